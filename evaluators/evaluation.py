@@ -80,6 +80,28 @@ class Status(str, Enum):
         return cls.INTERRUPTED if not whole else cls.COMPLETE if usable else cls.FAILED
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The progress of a measurement or of a search.
+
+    Attributes:
+        done: The number of inputs processed so far, or of another unit.
+        total: The total number, including the warm-up; 0 if unknown.
+        counted: The unit of the counts; empty if ``now`` includes them.
+        now: The current activity, if the counts do not show it.
+    """
+
+    done: int
+    total: int
+    counted: str = "inputs"
+    now: str = ""
+
+    def __str__(self) -> str:
+        if not self.counted:
+            return self.now
+        return f"{self.done:,} of {self.total:,} {self.counted}" + (f", {self.now}" if self.now else "")
+
+
 class SystemUnderTest(Protocol):
     """One open model that predicts batches: a local session, a remote agent, or a null system."""
 

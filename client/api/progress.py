@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from inferometer.agent.files import is_locked, lock
-from inferometer.evaluators.jobs.job import Job, JobPart, JobStart, Progress, Shown
-from inferometer.evaluators.load.issuer import IssuerProgress
+from inferometer.evaluators.jobs.job import Job, JobPart, JobStart, Progress
 from inferometer.manifests.errors import printable
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
 SHOWN_AFTER_S = 2.0
 SHOWN_EVERY_S = 0.25
-_NS_PER_MS = 1_000_000
 _NOTEBOOK_S = 1.0  # a message to a notebook takes up to a millisecond and delays the measurement
 
 
@@ -46,7 +44,7 @@ class Display:
     def begin(self) -> None:
         """Restarts the elapsed time for another evaluation."""
 
-    def __call__(self, progress: Any) -> None:
+    def __call__(self, progress: Progress) -> None:
         """Shows the progress."""
 
     def close(self) -> None:
@@ -55,10 +53,9 @@ class Display:
 
 def display_of(job: Job[Any]) -> Display:
     """Returns the progress display for a job: HTML in a notebook, and text on a terminal otherwise."""
-    if job.shown is Shown.BAR:
-        return _NotebookBar(job.title) if _in_notebook() else ProgressBar(job.title)
-    search = job.shown is Shown.PROBES
-    return _NotebookLine(search) if _in_notebook() else LiveLine(search)
+    if _in_notebook():
+        return _NotebookBar(job.title)
+    return ProgressBar(job.title) if job.has_total else LiveLine()
 
 
 class ProgressBar(Display):
@@ -117,52 +114,24 @@ class ProgressBar(Display):
 
 
 class LiveLine(Display):
-    """A line that shows the progress of runs under load, one at a time.
+    """A line that shows the progress of runs under load, one at a time."""
 
-    Args:
-        search: Whether the runs are the probes of a search. Probes are numbered.
-    """
-
-    def __init__(self, search: bool) -> None:
+    def __init__(self) -> None:
         self._stream = sys.stderr
         self._shown = self._stream.isatty()
-        self._search = search
-        self.begin()
 
-    def begin(self) -> None:
-        """Resets the count of runs for another job."""
-        self._runs = 1 if self._search else 0
-        self._elapsed_s = 0.0
-
-    def __call__(self, progress: IssuerProgress) -> None:
+    def __call__(self, progress: Progress) -> None:
         """Shows the progress."""
-        if not self._shown:
-            return
-        if self._runs and progress.elapsed_s < self._elapsed_s:
-            self._runs += 1
-        self._elapsed_s = progress.elapsed_s
-        line = line_of(progress, self._runs)[: shutil.get_terminal_size().columns - 1]
-        self._stream.write(f"\r{line}\033[K")
-        self._stream.flush()
+        if self._shown:
+            line = str(progress)[: shutil.get_terminal_size().columns - 1]
+            self._stream.write(f"\r{line}\033[K")
+            self._stream.flush()
 
     def close(self) -> None:
         """Removes the line."""
         if self._shown:
             self._stream.write("\r\033[K")
             self._stream.flush()
-
-
-def line_of(progress: IssuerProgress, probe: int = 0) -> str:
-    """Formats progress as one line; ``probe`` is the number of the probe, or 0 outside a search."""
-    what = f"probe {probe}  " if probe else ""
-    if progress.target_qps:
-        what += f"at {progress.target_qps:.4g} queries/s  "
-    total = f"/{progress.total}" if progress.total else ""
-    p99 = "" if progress.p99_ns is None else f"  p99 {progress.p99_ns / _NS_PER_MS:.1f} ms"
-    return (
-        f"{what}{progress.elapsed_s:5.1f} s  {progress.sent}{total} sent  "
-        f"{progress.rate_qps:.1f} answers/s{p99}  backlog {progress.waiting}"
-    )
 
 
 def _in_notebook() -> bool:
@@ -172,45 +141,13 @@ def _in_notebook() -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
-class _Area(Display):
-    """An output area below a notebook cell; its HTML is updated at most once per ``_NOTEBOOK_S``."""
-
-    def __init__(self) -> None:
-        self._handle: Any = None
-        self.begin()
-
-    def begin(self) -> None:
-        """Restarts the elapsed time for another evaluation."""
-        self._next = time.monotonic() + _NOTEBOOK_S
-
-    def close(self) -> None:
-        """Clears the output area."""
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            handle.update(sys.modules["IPython"].display.HTML(""))
-
-    def _is_due(self) -> bool:
-        now = time.monotonic()
-        if now < self._next:
-            return False
-        self._next = now + _NOTEBOOK_S
-        return True
-
-    def _show(self, text: str) -> None:
-        shown = sys.modules["IPython"].display.HTML(text)
-        if self._handle is None:
-            self._handle = sys.modules["IPython"].display.display(shown, display_id=True)
-        else:
-            self._handle.update(shown)
-        sys.stdout.flush()  # waits until the kernel's thread has sent it, so that it cannot disturb a batch
-
-
-class _NotebookBar(_Area):
-    """The progress bar of an evaluation in a notebook."""
+class _NotebookBar(Display):
+    """The progress below a notebook cell; its HTML is updated at most once per ``_NOTEBOOK_S``."""
 
     def __init__(self, title: str) -> None:
-        super().__init__()
         self.title = title
+        self._handle: Any = None
+        self.begin()
 
     def begin_part(self, part: JobPart) -> None:
         """Sets the title to the name of one evaluation of a sweep."""
@@ -218,33 +155,30 @@ class _NotebookBar(_Area):
         if part.name:
             self.title = f"{part.name} ({part.number} of {part.count})"
 
+    def begin(self) -> None:
+        """Restarts the elapsed time for another evaluation."""
+        self._next = time.monotonic() + _NOTEBOOK_S
+
     def __call__(self, progress: Progress) -> None:
         """Shows the progress."""
-        if self._is_due():
-            bar = f'<progress value="{progress.done}" max="{progress.total}"></progress>'
-            self._show(f"{bar} {_text(self.title)}: {progress.done} of {progress.total} {progress.counted}")
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _NOTEBOOK_S
+        of = f' value="{progress.done}" max="{progress.total}"' if progress.total else ""
+        text = escape(printable(f"{self.title}: {progress}"))
+        display = sys.modules["IPython"].display
+        shown = display.HTML(f"<progress{of}></progress> {text}")
+        if self._handle is None:
+            self._handle = display.display(shown, display_id=True)
+        else:
+            self._handle.update(shown)
+        sys.stdout.flush()  # waits until the kernel's thread has sent it, so that it cannot disturb a batch
 
-
-class _NotebookLine(_Area):
-    """The live line of a run under load in a notebook; in a search, it shows each probe in turn."""
-
-    def __init__(self, search: bool) -> None:
-        super().__init__()
-        self._probe = 1 if search else 0
-        self._elapsed_s = 0.0
-
-    def __call__(self, progress: IssuerProgress) -> None:
-        """Shows the progress."""
-        if self._probe and progress.elapsed_s < self._elapsed_s:
-            self._probe += 1
-        self._elapsed_s = progress.elapsed_s
-        if self._is_due():
-            of = f' value="{progress.sent}" max="{progress.total}"' if progress.total else ""
-            self._show(f"<progress{of}></progress> {_text(line_of(progress, self._probe))}")
-
-
-def _text(text: str) -> str:
-    return escape(printable(text))
+    def close(self) -> None:
+        """Clears the output area."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.update(sys.modules["IPython"].display.HTML(""))
 
 
 FOLDER = "running"
@@ -269,8 +203,7 @@ class RunningFile:
         self._path: Path | None = None
         self._content: dict[str, Any] = {}
         self._next_s = 0.0
-        self._length = self._runs = 0
-        self._elapsed_s = 0.0
+        self._length = 0
 
     def begin(self, what: JobStart) -> None:
         """Begins another evaluation of the job."""
@@ -285,7 +218,6 @@ class RunningFile:
             "total": 0,
             "text": "warming up" if what.work else "starting",
         }
-        self._runs, self._elapsed_s = 1, 0.0
         if self._folder is None:
             return
         with suppress(OSError):
@@ -293,19 +225,11 @@ class RunningFile:
                 self._create(self._folder)
             self._write()
 
-    def __call__(self, progress: Progress | IssuerProgress) -> None:
+    def __call__(self, progress: Progress) -> None:
         """Receives progress, and writes it if at least a second has passed since the last write."""
         if self._file is None or self._clock() < self._next_s:
             return
-        if isinstance(progress, Progress):
-            text = f"{progress.done:,} of {progress.total:,} {progress.counted}"
-            text += f", {progress.now}" if progress.now else ""
-            self._content |= {"done": progress.done, "total": progress.total, "text": text}
-        else:
-            self._runs += progress.elapsed_s < self._elapsed_s
-            self._elapsed_s = progress.elapsed_s
-            text = line_of(progress, self._runs if self._runs > 1 else 0).strip()
-            self._content |= {"done": progress.sent, "total": progress.total or 0, "text": text}
+        self._content |= {"done": progress.done, "total": progress.total, "text": str(progress).strip()}
         with suppress(OSError):
             self._write()
 

@@ -24,7 +24,7 @@ from inferometer.evaluators.plans.reporting.asked import Asked, reported
 from inferometer.evaluators.plans.reporting.cases import Case, PlanReader
 from inferometer.evaluators.plans.reporting.scaling import Scaling
 from inferometer.evaluators.plans.reporting.tables import PlanTable, failures
-from inferometer.evaluators.plans.running.driver import Driver, PlanProgress
+from inferometer.evaluators.plans.running.driver import Driver, RunEvent
 from inferometer.evaluators.plans.running.folder import (
     PLANS,
     Ended,
@@ -244,7 +244,7 @@ def _imported(data: Path, store: EvaluationStore) -> tuple[str, ...]:
     return tuple(each.id for each in evaluations)
 
 
-def _say_progress(progress: PlanProgress) -> None:
+def _say_progress(progress: RunEvent) -> None:
     run, result = progress.run, progress.result
     what = f"{progress.done}/{progress.total}"
     if progress.lost:

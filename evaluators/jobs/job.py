@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
-from enum import Enum, auto
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -24,6 +23,7 @@ from inferometer.agent.tracing.recorder import TraceLevel, TraceScope
 from inferometer.agent.training.trainer import CompanionsOf, Trainer, TrainerOptions
 from inferometer.evaluators.datasets.opening import DatasetChoice as DatasetChoice
 from inferometer.evaluators.evaluation import Evaluation, SystemUnderTest, TensorSystem
+from inferometer.evaluators.evaluation import Progress as Progress
 from inferometer.evaluators.jobs import options as defaults
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import (
@@ -280,11 +280,8 @@ class JobStart:
     work: str = ""
 
 
-_Progress = TypeVar("_Progress")
-
-
 @dataclass(frozen=True, slots=True)
-class JobCallbacks(Generic[_Progress]):
+class JobCallbacks:
     """Functions that a job calls from the thread that runs it.
 
     Attributes:
@@ -300,20 +297,10 @@ class JobCallbacks(Generic[_Progress]):
 
     on_part: Callable[[JobPart], None] = lambda _: None
     on_start: Callable[[JobStart], None] = lambda _: None
-    on_progress: Callable[[_Progress], None] = lambda _: None
+    on_progress: Callable[[Progress], None] = lambda _: None
     on_warning: Notify = lambda _: None
     stop_requested: Callable[[], bool] = lambda: False
     agreed: bool = False
-
-
-class Shown(Enum):
-    """The way in which a job shows its progress."""
-
-    BAR = auto()
-    LOAD = auto()
-    """One line for each run under load."""
-    PROBES = auto()
-    """One numbered line for each probe of a search."""
 
 
 class Found(Protocol):
@@ -337,30 +324,13 @@ class Job(Generic[F_co]):
         title: The title of its progress display.
         opening: The activity shown before the first progress; empty if fresh processes report it themselves.
         stops: The message after a stop request, which says what work is still being finished.
-        shown: How it shows its progress.
+        has_total: Whether its progress is a share of a known total, which a bar can show.
         starts_at_once: Whether it accepts a stop request before it reports what it measures.
     """
 
-    run: Callable[[JobResources, JobCallbacks[Any]], Generator[F_co, None, None]]
+    run: Callable[[JobResources, JobCallbacks], Generator[F_co, None, None]]
     title: str
     opening: str = ""
     stops: str = "stopping after this batch"
-    shown: Shown = Shown.BAR
+    has_total: bool = True
     starts_at_once: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """The progress of an evaluation in inputs, including those of the warm-up.
-
-    Attributes:
-        done: The number of inputs processed so far.
-        total: The total number of inputs.
-        counted: The unit of the counts, if it is not inputs.
-        now: The current activity, if the counts do not show it.
-    """
-
-    done: int
-    total: int
-    counted: str = "inputs"
-    now: str = ""

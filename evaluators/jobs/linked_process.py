@@ -18,7 +18,7 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from multiprocessing.connection import Connection, wait
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from inferometer.agent.hardware.allocator import use_allocator_of_environment
 from inferometer.agent.tracing.recorder import TraceLevel
@@ -50,21 +50,7 @@ class Sent(Enum):
     ENDED = auto()
 
 
-class CountedProgress(Protocol):
-    """Progress towards a known total."""
-
-    @property
-    def done(self) -> int:
-        """The amount of work done so far."""
-        ...
-
-    @property
-    def total(self) -> int:
-        """The total amount of work."""
-        ...
-
-
-LinkedWork: TypeAlias = Callable[[JobCallbacks[Any]], Iterable[_Found]]
+LinkedWork: TypeAlias = Callable[[JobCallbacks], Iterable[_Found]]
 """A function that yields results. It must be picklable: a module-level function with bound arguments."""
 
 
@@ -185,7 +171,7 @@ class _Link:
         self._next_s = 0.0
         threading.Thread(target=self._listen, name="link", daemon=True).start()
 
-    def callbacks(self, tells: bool) -> JobCallbacks[Any]:
+    def callbacks(self, tells: bool) -> JobCallbacks:
         if not tells:
             return JobCallbacks(stop_requested=self.stop_requested, agreed=True)
         return JobCallbacks(
@@ -203,7 +189,7 @@ class _Link:
         except OSError:
             _end_group()
 
-    def on_progress(self, progress: CountedProgress) -> None:
+    def on_progress(self, progress: Progress) -> None:
         """Sends only some of the progress: waking the other process for each batch would disturb the next."""
         if time.monotonic() >= self._next_s or progress.done >= progress.total:
             self._next_s = time.monotonic() + _PROGRESS_EVERY_S
@@ -247,7 +233,7 @@ _MOST_START_S = 120.0
 
 def in_processes(
     tasks: Sequence[LinkedTask[_Found]],
-    callbacks: JobCallbacks[Any],
+    callbacks: JobCallbacks,
     lost: type[InferometerError],
     beside: Sequence[LinkedTask[Any]] = (),
     most_silent_s: float = math.inf,
@@ -292,7 +278,7 @@ class _Supervision(Generic[_Found]):
         self,
         working: list[LinkedProcess],
         others: list[LinkedProcess],
-        callbacks: JobCallbacks[Any],
+        callbacks: JobCallbacks,
         lost: type[InferometerError],
     ) -> None:
         self._working = working
@@ -405,12 +391,12 @@ class _StopAgreement:
                 process.ask(stop_at)
 
 
-Work: TypeAlias = Callable[[JobCallbacks[Progress]], Generator[Evaluation[M], None, None]]
+Work: TypeAlias = Callable[[JobCallbacks], Generator[Evaluation[M], None, None]]
 """A function that runs the evaluation. It must be picklable: a module-level function with bound arguments."""
 
 
 def in_fresh_process(
-    work: Callable[[JobCallbacks[Progress]], Iterable[Evaluation[M]]], callbacks: JobCallbacks[Progress]
+    work: Callable[[JobCallbacks], Iterable[Evaluation[M]]], callbacks: JobCallbacks
 ) -> Generator[Evaluation[M], None, None]:
     """Runs ``work`` in a fresh Python process, and yields its evaluations as soon as each is complete.
 
@@ -426,7 +412,7 @@ def in_fresh_process(
 
 
 def in_turn(
-    works: Sequence[tuple[Work[M], TraceLevel | None]], callbacks: JobCallbacks[Progress], *, fresh: bool
+    works: Sequence[tuple[Work[M], TraceLevel | None]], callbacks: JobCallbacks, *, fresh: bool
 ) -> Generator[Evaluation[M], None, None]:
     """Runs the works one after the other, and yields each evaluation as soon as it is complete.
 

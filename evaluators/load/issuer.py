@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from inferometer.evaluators.evaluation import Progress
 from inferometer.evaluators.load.arrivals import Schedule
 from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries, QueryLog
 from inferometer.evaluators.load.target import QueryTarget
@@ -41,30 +42,6 @@ class Stop(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class IssuerProgress:
-    """The progress of a run.
-
-    Attributes:
-        sent: The number of queries sent.
-        total: The total number of queries; 0 if unknown.
-        waiting: The number of queries that are due or were sent but have no outcome yet.
-        elapsed_s: The time since the run began.
-        rate_qps: Right answers per second since the last check.
-        target_qps: The rate at which queries are due; 0 if they are sent without a schedule.
-        p99_ns: The 99th percentile of the latency of the last 1,000 queries, where a query without an answer
-            is counted with its age. None before the first query.
-    """
-
-    sent: int
-    total: int
-    waiting: int
-    elapsed_s: float
-    rate_qps: float = 0.0
-    p99_ns: float | None = None
-    target_qps: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class RunLimits:
     """The limits that end a run early, and the receiver of its progress.
 
@@ -74,13 +51,15 @@ class RunLimits:
         max_late: The number of queries that may exceed the bound before the run stops.
         stop_requested: Called four times a second; the run ends once it returns True.
         on_progress: Called four times a second, in the thread that sends: it must return at once.
+        name: The name of the run in its progress; empty for none.
     """
 
     timeout_ms: float
     bound_ns: int | None = None
     max_late: int | None = None
     stop_requested: Callable[[], bool] = lambda: False
-    on_progress: Callable[[IssuerProgress], None] = lambda _: None
+    on_progress: Callable[[Progress], None] = lambda _: None
+    name: str = ""
 
     @property
     def timeout_ns(self) -> int:
@@ -144,6 +123,10 @@ class RunWatch:
         return Stop.BACKLOG if self._growing >= _GROWING_LOOKS else Stop.COMPLETE
 
     def _report(self, now_ns: int) -> None:
+        """Reports the right answers per second since the last check, and the latency of the last queries.
+
+        A query without an answer counts with its age, and one that is due but not sent as waiting.
+        """
         log = self._log
         sent, answered = log.sent_count, log.answered_count
         elapsed_ns = now_ns - log.began_ns
@@ -153,18 +136,16 @@ class RunWatch:
         recent = log.queries(max(0, sent - _RECENT), sent)
         right = recent.outcome == Outcome.ANSWERED
         latency_ns = np.where(right, recent.done_ns, elapsed_ns) - recent.scheduled_ns
-        unsent = self._due(elapsed_ns) - sent
-        self._limits.on_progress(
-            IssuerProgress(
-                sent=sent,
-                total=self._total,
-                waiting=log.waiting + max(0, unsent),
-                elapsed_s=elapsed_ns / _NS_PER_S,
-                rate_qps=rate_qps,
-                p99_ns=percentile(latency_ns, 99) if len(latency_ns) else None,
-                target_qps=self._target_qps,
-            )
+        waiting = log.waiting + max(0, self._due(elapsed_ns) - sent)
+        name = f"{self._limits.name}  " if self._limits.name else ""
+        at = f"at {self._target_qps:.4g} queries/s  " if self._target_qps else ""
+        total = f"/{self._total}" if self._total else ""
+        p99 = f"  p99 {percentile(latency_ns, 99) / _NS_PER_MS:.1f} ms" if len(latency_ns) else ""
+        line = (
+            f"{name}{at}{elapsed_ns / _NS_PER_S:5.1f} s  {sent}{total} sent  {rate_qps:.1f} answers/s{p99}  "
+            f"backlog {waiting}"
         )
+        self._limits.on_progress(Progress(sent, self._total, "", line))
 
     def _due(self, elapsed_ns: int) -> int:
         """Returns how many queries of the schedule are due; 0 for a closed loop."""

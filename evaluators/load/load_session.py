@@ -413,9 +413,11 @@ class LoadSession:
             run_open_loop(self._target, schedule, limits)
         self._began_s = time.monotonic()
 
-    def run(self, schedule: Schedule, bound_ns: int | None = None, max_late: int | None = None) -> IssuedRun:
-        """Runs a schedule, and keeps the run; see ``RunLimits`` for ``bound_ns`` and ``max_late``."""
-        limits = replace(self._limits, bound_ns=bound_ns, max_late=max_late)
+    def run(
+        self, schedule: Schedule, bound_ns: int | None = None, max_late: int | None = None, name: str = ""
+    ) -> IssuedRun:
+        """Runs a schedule, and keeps the run; see ``RunLimits`` for the other arguments."""
+        limits = replace(self._limits, bound_ns=bound_ns, max_late=max_late, name=name)
         issued = self._traced(partial(run_open_loop, self._target, schedule, limits), schedule.rate_qps)
         self._keep(issued, schedule.rate_qps, schedule.source, schedule.seed, schedule.checksum)
         return issued

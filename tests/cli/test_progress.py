@@ -3,17 +3,15 @@
 import io
 import threading
 from contextlib import closing, redirect_stderr
-from dataclasses import replace
 from threading import Event
 
 import pytest
 
 from inferometer.agent.artifacts.downloads import DownloadProgress
 from inferometer.client.api import progress, waiting
-from inferometer.client.api.progress import LiveLine, ProgressBar, line_of
+from inferometer.client.api.progress import LiveLine, ProgressBar
 from inferometer.client.api.waiting import DownloadBar, WaitingLine
 from inferometer.evaluators.jobs.job import Progress
-from inferometer.evaluators.load.issuer import IssuerProgress
 
 
 class Terminal(io.StringIO):
@@ -110,23 +108,10 @@ class TestLine:
         assert stream.getvalue() + terminal.getvalue() == ""
 
 
-def test_the_line_of_a_search_has_the_rate_that_is_probed() -> None:
-    progress = IssuerProgress(
-        sent=10, total=100, waiting=1, elapsed_s=1.0, rate_qps=9.5, p99_ns=2e6, target_qps=118.25
-    )
-
-    assert line_of(progress, 3) == (
-        "probe 3  at 118.2 queries/s    1.0 s  10/100 sent  9.5 answers/s  p99 2.0 ms  backlog 1"
-    )
-    assert "queries/s" not in line_of(replace(progress, target_qps=0.0))
-
-
 def test_a_line_is_no_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     with redirect_stderr(Terminal()) as terminal:
-        LiveLine(search=True)(
-            IssuerProgress(sent=10, total=100, waiting=1, elapsed_s=1.0, rate_qps=9.5, target_qps=118.25)
-        )
+        LiveLine()(Progress(10, 100, "", "probe 1  at 118.2 queries/s    1.0 s  10/100 sent"))
 
     line = terminal.getvalue().removeprefix("\r").removesuffix("\033[K")
     assert line.startswith("probe 1  at 118.2 queries/s  ")

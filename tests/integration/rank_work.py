@@ -52,7 +52,7 @@ def added(distributed: Any, value: float) -> float:
     return float(tensor[0])
 
 
-def sums(folder: Path, rank: Rank, callbacks: JobCallbacks[Any]) -> Iterator[Any]:
+def sums(folder: Path, rank: Rank, callbacks: JobCallbacks) -> Iterator[Any]:
     """Adds up the ranks' numbers."""
     if rank.count == 1:
         yield 0, 1.0
@@ -62,7 +62,7 @@ def sums(folder: Path, rank: Rank, callbacks: JobCallbacks[Any]) -> Iterator[Any
     distributed.destroy_process_group()
 
 
-def steps_until_stopped(folder: Path, rank: Rank, callbacks: JobCallbacks[Any]) -> Iterator[Any]:
+def steps_until_stopped(folder: Path, rank: Rank, callbacks: JobCallbacks) -> Iterator[Any]:
     """Works in step until it is stopped, or killed."""
     callbacks.on_warning(f"from {rank}")
     distributed = meet(rank)
@@ -85,7 +85,7 @@ def start_a_child(folder: Path, name: str) -> None:
         os._exit(0)
 
 
-def raises_in_one(folder: Path, rank: Rank, callbacks: JobCallbacks[Any]) -> Iterator[Any]:
+def raises_in_one(folder: Path, rank: Rank, callbacks: JobCallbacks) -> Iterator[Any]:
     """Fails in rank 1, which the others see as a lost connection."""
     distributed = meet(rank)
     added(distributed, 1.0)
@@ -103,7 +103,7 @@ def raises_in_one(folder: Path, rank: Rank, callbacks: JobCallbacks[Any]) -> Ite
     yield None
 
 
-def kvstore_steps(folder: Path, rank: Rank, callbacks: JobCallbacks[Any]) -> Iterator[Any]:
+def kvstore_steps(folder: Path, rank: Rank, callbacks: JobCallbacks) -> Iterator[Any]:
     """Pushes to MXNet's servers and pulls from them until it is stopped, or killed."""
     os.environ.update(KVSTORE, DMLC_ROLE="worker", **root(rank.address))
     mxnet = import_mxnet()
@@ -154,7 +154,7 @@ def kvstore_of(folder: Path, rank: Rank) -> list[Companion]:
     ]
 
 
-def launch(kind: str, folder: Path, callbacks: JobCallbacks[Any]) -> Iterator[Any]:
+def launch(kind: str, folder: Path, callbacks: JobCallbacks) -> Iterator[Any]:
     """Runs two ranks of one kind of work on this host."""
     companions = partial(kvstore_of, folder) if kind.startswith("kvstore") else None
     with held_address() as address:
@@ -169,7 +169,7 @@ def main(kind: str, folder: Path) -> None:
     def say(line: str) -> None:
         sys.stdout.write(f"{line}\n")
 
-    callbacks: JobCallbacks[Any] = JobCallbacks(
+    callbacks: JobCallbacks = JobCallbacks(
         stop_requested=lambda: bool(asked), on_warning=lambda text: say(f"warning {text}")
     )
     try:

@@ -11,9 +11,9 @@ import pytest
 
 from inferometer.agent.inference.registry import BUILTIN, FrameworkEntry, Registry
 from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.jobs.job import JobCallbacks
+from inferometer.evaluators.jobs.job import JobCallbacks, Progress
 from inferometer.evaluators.kinds.operators.cases import OperatorRequest, OwnCase
-from inferometer.evaluators.kinds.operators.job import OperatorProgress, benchmark_operators
+from inferometer.evaluators.kinds.operators.job import benchmark_operators
 from inferometer.evaluators.kinds.operators.measurement import (
     MachinePeak,
     OperatorMeasurement,
@@ -59,7 +59,7 @@ def benchmarked(
     frameworks: Sequence[str] = ("Numbers",),
     options: OperatorOptions | None = None,
     stop_after: int | None = None,
-    seen: list[OperatorProgress] | None = None,
+    seen: list[Progress] | None = None,
     request: dict[str, Any] | None = None,
     **given: Any,
 ) -> list[Evaluation[OperatorMeasurement]]:
@@ -72,11 +72,9 @@ def benchmarked(
         options=options or OperatorOptions(**OPTIONS),
         **request or {},
     )
-    callbacks: JobCallbacks[OperatorProgress] = JobCallbacks(
+    callbacks: JobCallbacks = JobCallbacks(
         on_progress=seen.append,
-        stop_requested=lambda: (
-            stop_after is not None and sum(each.row is not None for each in seen) >= stop_after
-        ),
+        stop_requested=lambda: stop_after is not None and sum(bool(each.now) for each in seen) >= stop_after,
     )
     return list(
         benchmark_operators(
@@ -185,16 +183,11 @@ def test_rows_that_a_framework_lacks_are_there() -> None:
 
 
 def test_processes_are_fresh_and_frameworks_take_turns() -> None:
-    seen: list[OperatorProgress] = []
+    seen: list[Progress] = []
     options = OperatorOptions(**OPTIONS, processes=2)
     found = benchmarked(RIGHT, 50, frameworks=["Numbers", "Letters"], options=options, seen=seen)
-    order = [(each.framework, each.row.process) for each in seen if each.row]
-    assert order == [
-        *[("Numbers", 1)] * 2,
-        *[("Letters", 1)] * 2,
-        *[("Letters", 2)] * 2,
-        *[("Numbers", 2)] * 2,
-    ]
+    order = [each.now.partition(" in ")[2] for each in seen if each.now]
+    assert order == [*["Numbers"] * 2, *["Letters"] * 4, *["Numbers"] * 2]
     assert [(each.done, each.total) for each in seen] == [(done, 8) for done in range(9)]
     rows = found[0].measurement.rows
     assert [(row.shapes["lhs"][0], row.process) for row in rows] == [(2, 1), (2, 2), (50, 1), (50, 2)]
@@ -210,7 +203,7 @@ def test_a_stopped_benchmark_goes_on_where_it_was(tmp_path: Path) -> None:
     with journal.open("a", encoding="utf-8") as file:
         file.write('{"place": ["Numbers", 3, 1], "row": {"oper')
 
-    seen: list[OperatorProgress] = []
+    seen: list[Progress] = []
     [second] = benchmarked(*sizes, journal=tmp_path, resume=True, seen=seen)
 
     assert second.status is Status.COMPLETE
@@ -224,7 +217,7 @@ def test_a_stopped_benchmark_goes_on_where_it_was(tmp_path: Path) -> None:
 def test_another_request_does_not_go_on(tmp_path: Path) -> None:
     benchmarked(RIGHT, 50, 51, stop_after=1, journal=tmp_path)
     for given in ({"options": OperatorOptions(**OPTIONS, seed=1)}, {}):
-        seen: list[OperatorProgress] = []
+        seen: list[Progress] = []
         benchmarked(RIGHT, 50, 51, journal=tmp_path, resume=bool(given), seen=seen, **given)
         assert [each.done for each in seen] == [0, 1, 2, 3]
 

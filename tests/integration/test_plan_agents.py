@@ -16,7 +16,7 @@ import pytest
 from inferometer.client.cli.main import run
 from inferometer.client.plan import running
 from inferometer.client.remote.native.registry import probe_agent
-from inferometer.evaluators.plans.running.driver import PlanProgress
+from inferometer.evaluators.plans.running.driver import RunEvent
 from inferometer.evaluators.plans.running.folder import Ended, RunHistory, read_history
 from tests.cli.conftest import served
 
@@ -64,7 +64,7 @@ def test_cells_are_spread_and_an_agent_is_killed(
     begun: list[str] = []
     say = running._say_progress
 
-    def kill_at_its_second_run(progress: PlanProgress) -> None:
+    def kill_at_its_second_run(progress: RunEvent) -> None:
         say(progress)
         if progress.result is None and not progress.lost:
             begun.append(address_of(history_of(tmp_path)[progress.run.key]))
@@ -110,7 +110,7 @@ def test_cells_are_spread_and_an_agent_is_killed(
 
 
 def kill_when_it_works(process: subprocess.Popen[str], address: str):  # type: ignore[no-untyped-def]
-    def kill(progress: PlanProgress) -> None:
+    def kill(progress: RunEvent) -> None:
         end_s = time.monotonic() + DEADLINE_S
         if process.poll() is None:
             while not works(address):

@@ -19,7 +19,7 @@ import pytest
 from inferometer.evaluators.plans.cell_command import CellCommand
 from inferometer.evaluators.plans.cells import cells_of, runs_of
 from inferometer.evaluators.plans.plan import Rerun, plan_of
-from inferometer.evaluators.plans.running.driver import Driver, PlanProgress
+from inferometer.evaluators.plans.running.driver import Driver, RunEvent
 from inferometer.evaluators.plans.running.folder import (
     Ended,
     Journal,
@@ -49,7 +49,7 @@ def driven(
     content = {"name": "cells", "command": "code", "variables": {"n": [1, 2, 3]}, "repeat": 1, **given}
     plan = plan_of(content, "cells")
     runs = tuple(runs_of(plan, cells_of(plan)))
-    seen: list[PlanProgress] = []
+    seen: list[RunEvent] = []
     return Driver(
         plan,
         runs,
@@ -232,7 +232,7 @@ def test_a_result_that_the_journal_lacks_is_taken(tmp_path: Path) -> None:
 def test_a_second_driver_is_refused(tmp_path: Path) -> None:
     inner: list[str] = []
 
-    def second(_: PlanProgress) -> None:
+    def second(_: RunEvent) -> None:
         try:
             driver_of(tmp_path, 1).drive()
         except ConfigurationError as error:
@@ -283,7 +283,7 @@ class ElsewherePlace:
 def test_jobs_that_go_on_do_not_keep_a_stopped_driver(tmp_path: Path) -> None:
     driver = driver_of(tmp_path, 3)
     driver.place = ElsewherePlace()
-    seen: list[PlanProgress] = []
+    seen: list[RunEvent] = []
     driver.on_progress = seen.append
     driver.stop_requested = lambda: bool(seen)
     found = driver.drive()

@@ -15,7 +15,7 @@ from inferometer.client.cli.main import run as agent
 from inferometer.evaluators.plans.cell_command import CellCommand
 from inferometer.evaluators.plans.cells import Run, cells_of, runs_of
 from inferometer.evaluators.plans.plan import SlurmOptions, plan_of
-from inferometer.evaluators.plans.running.driver import Driver, PlanProgress
+from inferometer.evaluators.plans.running.driver import Driver, RunEvent
 from inferometer.evaluators.plans.running.folder import Ended, PlanFolder
 from inferometer.evaluators.plans.running.places import SlurmPlace
 from inferometer.manifests.errors import ConfigurationError
@@ -40,7 +40,7 @@ def driver_of(
     cells: int,
     code: str = SHORT,
     arguments: Sequence[str] = (),
-    seen: list[PlanProgress] | None = None,
+    seen: list[RunEvent] | None = None,
 ) -> Driver:
     """What drives a plan on the cluster; each run that ends well adds a letter to the file of its name."""
     plan = plan_of({"name": "s", "command": "c", "variables": {"n": list(range(cells))}}, "s")
@@ -66,7 +66,7 @@ def test_a_plan_completes_although_a_node_is_lost_and_a_job_is_cancelled(
     file.write_text(f"{{name: s, command: c, variables: {{n: {list(range(8))}}}}}")
     done: set[str] = set()
 
-    def disturb(progress: PlanProgress) -> None:
+    def disturb(progress: RunEvent) -> None:
         if progress.result is not None and "node" not in done:
             done.add("node")
             wait_for(lambda: bool(cluster.run("squeue", "-h", "--nodelist=c1", "--states=running")))
@@ -119,7 +119,7 @@ def test_a_driver_that_is_killed_is_taken_up_again(
 
 
 def test_a_job_that_a_killed_driver_did_not_note_is_adopted(cluster: SlurmCluster, tmp_path: Path) -> None:
-    seen: list[PlanProgress] = []
+    seen: list[RunEvent] = []
     driver = driver_of(tmp_path, 4, "import time; time.sleep(1)", seen=seen)
     driver.stop_requested = lambda: bool(seen)
     driver.drive()

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -60,7 +59,7 @@ def none_left(pids: dict[str, int]) -> None:
     wait_for(lambda: not any(lives(pid) for pid in pids.values()), END_S)
 
 
-def kills(folder: Path, names: tuple[str, ...], victim: str, how: int) -> JobCallbacks[Any]:
+def kills(folder: Path, names: tuple[str, ...], victim: str, how: int) -> JobCallbacks:
     """Callbacks that kill one process once all of them are at work."""
 
     def look() -> bool:

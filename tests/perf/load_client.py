@@ -139,18 +139,18 @@ def _ours(address: str) -> None:
 def _workload(
     resources: JobResources, system: SystemRequest, rate: float, seconds: float
 ) -> Mapping[str, float]:
+    from inferometer.evaluators.evaluation import Progress
     from inferometer.evaluators.jobs.job import JobCallbacks
     from inferometer.evaluators.kinds.load.job import LoadJob
     from inferometer.evaluators.kinds.load.measurement import LoadMeasurement
     from inferometer.evaluators.kinds.load.request import WorkloadRequest
-    from inferometer.evaluators.load.issuer import IssuerProgress
     from inferometer.evaluators.load.queries import Outcome
     from tests.perf.minimal_client import cpu_s, figures
 
     seen: list[tuple[int, float]] = []
 
-    def on_progress(progress: IssuerProgress) -> None:
-        seen.append((progress.sent, cpu_s()))
+    def on_progress(progress: Progress) -> None:
+        seen.append((progress.done, cpu_s()))
 
     def on_start(start: object) -> None:
         seen.clear()

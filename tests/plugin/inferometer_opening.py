@@ -141,7 +141,7 @@ class OpeningKind(Kind[OpeningMeasurement]):
 
 
 def _opened(
-    request: OpeningRequest, resources: JobResources, callbacks: JobCallbacks[Any]
+    request: OpeningRequest, resources: JobResources, callbacks: JobCallbacks
 ) -> Generator[Evaluation[OpeningMeasurement], None, None]:
     created_at, began_ns = datetime.now(timezone.utc), time.perf_counter_ns()
     times_ns: list[int] = []

@@ -13,7 +13,6 @@ import pytest
 
 from inferometer.client.api.progress import FOLDER, RunningFile, running_now
 from inferometer.evaluators.jobs.job import JobStart, Progress
-from inferometer.evaluators.load.issuer import IssuerProgress
 from tests.page_samples import steady
 
 START = JobStart(steady(1).system, "digits", 450)
@@ -61,17 +60,16 @@ def test_progress_is_written_at_most_once_a_second(tmp_path: Path) -> None:
     assert not (tmp_path / FOLDER).exists()
 
 
-def test_load_tells_its_rate_and_the_probe(tmp_path: Path) -> None:
+def test_load_tells_its_own_line(tmp_path: Path) -> None:
     clock = Clock()
     file = RunningFile(tmp_path, clock)
     file.begin(JobStart(START.system, "digits", 450, "poisson"))
-    for elapsed_s in (1.0, 2.0, 0.5):
-        clock.now_s += 2
-        file(IssuerProgress(40, 100, 3, elapsed_s, 19.5, 2e6))
+    clock.now_s += 2
+    file(Progress(40, 100, "", "  0.5 s  40/100 sent  19.5 answers/s  p99 2.0 ms  backlog 3"))
     (running,) = running_now(tmp_path)
     file.close()
 
-    assert running.text == "probe 2    0.5 s  40/100 sent  19.5 answers/s  p99 2.0 ms  backlog 3"
+    assert running.text == "0.5 s  40/100 sent  19.5 answers/s  p99 2.0 ms  backlog 3"
     assert (running.done, running.total, running.work) == (40, 100, "poisson")
 
 

@@ -34,7 +34,6 @@ from inferometer.evaluators.jobs.job import (
     JobPart,
     JobResources,
     JobStart,
-    Progress,
 )
 from inferometer.evaluators.jobs.linked_process import in_turn
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
@@ -138,7 +137,7 @@ _log = logging.getLogger(__name__)
 def evaluate(
     request: EvaluationRequest,
     resources: JobResources,
-    callbacks: JobCallbacks[Progress] | None = None,
+    callbacks: JobCallbacks | None = None,
     *,
     group_id: str | None = None,
 ) -> Generator[Evaluation[BatchMeasurement], None, None]:
@@ -179,7 +178,7 @@ def _evaluate_part(
     group_id: str | None,
     process: int | None,
     resources: JobResources,
-    callbacks: JobCallbacks[Progress],
+    callbacks: JobCallbacks,
 ) -> Generator[Evaluation[BatchMeasurement], None, None]:
     """Yields the evaluation at one trace level, then waits until its trace has been sent to the collector."""
     trace = EvaluationTrace(level, request.tracer_address, group_id, callbacks.on_warning, request.trace_url)
@@ -195,7 +194,7 @@ def evaluate_open_system(
     options: BatchOptions,
     catalog: Catalog,
     cache: ArtifactCache | None,
-    callbacks: JobCallbacks[Progress],
+    callbacks: JobCallbacks,
 ) -> Evaluation[BatchMeasurement]:
     """Evaluates, without a trace, a model that the caller has opened; see ``evaluate``."""
     with closing(choice.open_for(system.description.manifest, catalog, cache)) as dataset:
@@ -206,7 +205,7 @@ def _evaluate_once(
     request: EvaluationRequest,
     level: TraceLevel,
     resources: JobResources,
-    callbacks: JobCallbacks[Progress],
+    callbacks: JobCallbacks,
     scope: TraceScope | None,
 ) -> Evaluation[BatchMeasurement]:
     """Opens the dataset and the model, and runs the evaluation."""
@@ -236,7 +235,7 @@ def _run(
     system: SystemUnderTest,
     dataset: Dataset,
     options: BatchOptions,
-    callbacks: JobCallbacks[Progress],
+    callbacks: JobCallbacks,
     keep_most: int | None = 0,
     level: TraceLevel = TraceLevel.APPLICATION_TRACE,
     scope: TraceScope | None = None,
@@ -298,7 +297,7 @@ def name_of(request: EvaluationRequest) -> str:
 def sweep(
     requests: Sequence[EvaluationRequest],
     resources: JobResources,
-    callbacks: JobCallbacks[Progress] | None = None,
+    callbacks: JobCallbacks | None = None,
 ) -> Generator[SweepCell, None, None]:
     """Evaluates each request in this process, and yields its cell as soon as it is complete.
 

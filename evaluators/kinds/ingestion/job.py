@@ -169,7 +169,7 @@ _log = logging.getLogger(__name__)
 
 
 def ingest(
-    request: IngestionRequest, resources: JobResources, callbacks: JobCallbacks[Progress] | None = None
+    request: IngestionRequest, resources: JobResources, callbacks: JobCallbacks | None = None
 ) -> Evaluation[IngestionMeasurement]:
     """Loads the batches, and returns the evaluation.
 
@@ -207,7 +207,7 @@ def _run(
     loader: Loader,
     dataset: Dataset,
     cache: CachedShare,
-    callbacks: JobCallbacks[Progress],
+    callbacks: JobCallbacks,
 ) -> Evaluation[IngestionMeasurement]:
     """Announces the run, and loads the batches while the machine's conditions are monitored."""
     identity = dataset.identity
@@ -240,7 +240,7 @@ def _run(
 
 
 def ingestions(
-    request: IngestionRequest, resources: JobResources, callbacks: JobCallbacks[Progress], repeat: int = 1
+    request: IngestionRequest, resources: JobResources, callbacks: JobCallbacks, repeat: int = 1
 ) -> Generator[Evaluation[IngestionMeasurement], None, None]:
     """Loads the batches, and yields the evaluation of each repetition as soon as it is complete.
 
@@ -265,7 +265,7 @@ def _ingest_part(
     resources: JobResources,
     group_id: str | None,
     process: int | None,
-    callbacks: JobCallbacks[Progress],
+    callbacks: JobCallbacks,
 ) -> Generator[Evaluation[IngestionMeasurement], None, None]:
     """Yields the evaluation of one repetition."""
     yield replace(ingest(request, resources, callbacks), group_id=group_id, process=process)
@@ -278,6 +278,6 @@ def ingestion_job(request: IngestionRequest, repeat: int = 1) -> Job[Evaluation[
 
 
 def _ingestions(
-    request: IngestionRequest, repeat: int, resources: JobResources, callbacks: JobCallbacks[Progress]
+    request: IngestionRequest, repeat: int, resources: JobResources, callbacks: JobCallbacks
 ) -> Generator[Evaluation[IngestionMeasurement], None, None]:
     return ingestions(request, resources, callbacks, repeat)

@@ -17,7 +17,7 @@ from inferometer.agent.tracing.recorder import TraceLevel, TraceScope
 from inferometer.evaluators.conditions.watch import Watch
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, SystemUnderTest, utc_now
-from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobPart, JobResources, JobStart, Notify, Shown
+from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobPart, JobResources, JobStart, Notify
 from inferometer.evaluators.jobs.options import LATENCY_BOUND_MS, SPARE_CORES
 from inferometer.evaluators.kinds.batches.job import EvaluationTrace
 from inferometer.evaluators.kinds.load.measurement import (
@@ -30,7 +30,7 @@ from inferometer.evaluators.kinds.load.mlperf import MlperfWork
 from inferometer.evaluators.kinds.load.request import MaxQpsRequest, WorkloadRequest
 from inferometer.evaluators.kinds.load.search import MaxQpsOptions, Prober, search_max_qps
 from inferometer.evaluators.load.arrivals import Schedule
-from inferometer.evaluators.load.issuer import IssuerProgress, RunLimits, Stop
+from inferometer.evaluators.load.issuer import RunLimits, Stop
 from inferometer.evaluators.load.load_session import (
     ALLOWED_SHARE,
     LEAST_QPS,
@@ -77,7 +77,7 @@ class LoadJob:
             self._schedule_file.refuse_existing()
 
     def run(
-        self, resources: JobResources, callbacks: JobCallbacks[IssuerProgress] | None = None
+        self, resources: JobResources, callbacks: JobCallbacks | None = None
     ) -> Generator[Evaluation, None, None]:
         """Puts the load on the system, and yields each evaluation as soon as it is complete.
 
@@ -103,7 +103,7 @@ class LoadJob:
             if evaluation.status is Status.INTERRUPTED:
                 return
 
-    def _trace(self, group_id: str | None, callbacks: JobCallbacks[IssuerProgress]) -> EvaluationTrace:
+    def _trace(self, group_id: str | None, callbacks: JobCallbacks) -> EvaluationTrace:
         """Returns the trace for an evaluation; it records nothing unless queries are traced."""
         request = self._request
         level = TraceLevel.MODEL_TRACE if request.traced_share else TraceLevel.NO_TRACE
@@ -113,7 +113,7 @@ class LoadJob:
 
     @contextmanager
     def _opened(
-        self, resources: JobResources, callbacks: JobCallbacks[IssuerProgress]
+        self, resources: JobResources, callbacks: JobCallbacks
     ) -> Iterator[tuple[LoadTarget, LoadInputs, DatasetIdentity, Watch]]:
         """Opens the model, prepares its inputs before the clock starts, and starts monitoring its hosts."""
         request = self._request
@@ -136,7 +136,7 @@ class LoadJob:
         inputs: LoadInputs,
         dataset: DatasetIdentity,
         resources: JobResources,
-        callbacks: JobCallbacks[IssuerProgress],
+        callbacks: JobCallbacks,
         watch: Watch,
         scope: TraceScope | None,
     ) -> Evaluation:
@@ -283,9 +283,9 @@ def _preprocessor(manifest: ModelManifest, resources: JobResources) -> ModelPrep
 
 def load_job(request: WorkloadRequest | MaxQpsRequest) -> Job[Evaluation[Any]]:
     """Returns the job of a workload or a search; see ``LoadJob``."""
-    name, search = request.system.model_name, isinstance(request, MaxQpsRequest)
+    name = request.system.model_name
     stops = "stopping, without waiting for the answers"
-    return Job(LoadJob(request).run, name, f"opening {name}", stops, Shown.PROBES if search else Shown.LOAD)
+    return Job(LoadJob(request).run, name, f"opening {name}", stops, has_total=False)
 
 
 def _answered(measurement: LoadMeasurement | RateSearchMeasurement) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from inferometer.evaluators.evaluation import Progress
 from inferometer.evaluators.jobs.options import INITIAL_QPS, LATENCY_BOUND_MS, WORKLOAD_MIN_QUERIES
 from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, LoadOptions, MlperfResult, Scenario
 from inferometer.evaluators.kinds.load.mlperf_settings import (
@@ -27,7 +28,6 @@ from inferometer.evaluators.kinds.load.request import WorkloadRequest
 from inferometer.evaluators.load.arrivals import Extent, Schedule
 from inferometer.evaluators.load.issuer import (
     IssuedRun,
-    IssuerProgress,
     RunLimits,
     RunWatch,
     Stop,
@@ -125,7 +125,7 @@ def run_mlperf(
     directory: Path,
     *,
     stop_requested: Callable[[], bool] = lambda: False,
-    on_progress: Callable[[IssuerProgress], None] = lambda _: None,
+    on_progress: Callable[[Progress], None] = lambda _: None,
     clock: Callable[[], int] = time.perf_counter_ns,
 ) -> MlperfRun:
     """Runs a scenario of LoadGen on a target, and waits for its end.
@@ -391,7 +391,7 @@ class MlperfWork:
         inputs: int,
         directory: Path,
         stop_requested: Callable[[], bool],
-        on_progress: Callable[[IssuerProgress], None],
+        on_progress: Callable[[Progress], None],
     ) -> tuple[LoadMeasurement, bool]:
         """Runs the scenario with LoadGen's logs in a new folder, which is removed if the run is interrupted.
 

@@ -134,7 +134,7 @@ class Prober:
         Raises:
             EvaluationInterrupted: A stop was requested.
         """
-        issued = self._session.run(schedule, bound_ns, max_late)
+        issued = self._session.run(schedule, bound_ns, max_late, f"probe {len(self._session.runs) + 1}")
         if issued.stop is Stop.INTERRUPTED:
             raise EvaluationInterrupted("stopped during the search; nothing was published")
         stopped = issued.stop is not Stop.COMPLETE

@@ -65,23 +65,6 @@ _RUN_S = 2.0
 _SYNTHETIC = "synthetic"
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorProgress:
-    """The progress of a benchmark of operators.
-
-    Attributes:
-        done: The number of complete rows, over all frameworks.
-        total: The number of requested rows.
-        row: The last complete row; None before the first.
-        framework: Its framework.
-    """
-
-    done: int
-    total: int
-    row: OperatorRow | None = None
-    framework: str = ""
-
-
 def operators_job(request: OperatorRequest, *, resume: bool = False) -> Job[Evaluation[OperatorMeasurement]]:
     """Returns the job for a request; see ``benchmark_operators``."""
     return Job(
@@ -93,22 +76,10 @@ def operators_job(request: OperatorRequest, *, resume: bool = False) -> Job[Eval
 
 
 def _benchmarked(
-    request: OperatorRequest, resume: bool, resources: JobResources, callbacks: JobCallbacks[Progress]
+    request: OperatorRequest, resume: bool, resources: JobResources, callbacks: JobCallbacks
 ) -> Generator[Evaluation[OperatorMeasurement], None, None]:
-    """Runs the benchmark with the callbacks of any job, and reports failed rows immediately."""
-
-    def take(progress: OperatorProgress) -> None:
-        row = progress.row
-        now = "" if row is None else f"{row.operator} in {progress.framework}"
-        callbacks.on_progress(Progress(progress.done, progress.total, "rows", now))
-        if row is not None and row.status in BAD_ROWS:
-            callbacks.on_warning(f"{row.status.value}: {row_name(row, progress.framework)}: {row.reason}")
-
-    own = JobCallbacks(
-        on_progress=take, on_warning=callbacks.on_warning, stop_requested=callbacks.stop_requested
-    )
     journal = resources.data_directory / JOURNAL
-    return benchmark_operators(request, resources.registry, own, resume=resume, journal=journal)
+    return benchmark_operators(request, resources.registry, callbacks, resume=resume, journal=journal)
 
 
 def row_name(row: OperatorRow, framework: str) -> str:
@@ -119,7 +90,7 @@ def row_name(row: OperatorRow, framework: str) -> str:
 def benchmark_operators(
     request: OperatorRequest,
     registry: Registry,
-    callbacks: JobCallbacks[OperatorProgress] | None = None,
+    callbacks: JobCallbacks | None = None,
     *,
     resume: bool = False,
     journal: Path | None = None,
@@ -134,7 +105,7 @@ def benchmark_operators(
     Args:
         request: The benchmark to run.
         registry: The frameworks.
-        callbacks: Called in this thread; progress is reported after each row.
+        callbacks: Called in this thread; progress is reported after each row, and a failed row as a warning.
         resume: Whether to continue from the rows that an earlier run of the same request, with the same
             versions, has left in the journal.
         journal: The folder that keeps the rows until all are complete, and the machine's peak; None keeps
@@ -186,7 +157,7 @@ class _Run:
 
     request: OperatorRequest
     openings: Mapping[str, Opening]
-    callbacks: JobCallbacks[OperatorProgress]
+    callbacks: JobCallbacks
     answer_s: float
     facts: Mapping[str, FrameworkFacts] = field(default_factory=dict)
     plans: Mapping[str, Sequence[Cell]] = field(default_factory=dict)
@@ -211,7 +182,7 @@ class _Run:
     def ask(self) -> None:
         """Asks the frameworks for their forms and plans the cells."""
         names = list(dict.fromkeys(name for name, _ in self.request.cases()))
-        watched: JobCallbacks[OperatorProgress] = JobCallbacks(stop_requested=self.stop_requested)
+        watched = JobCallbacks(stop_requested=self.stop_requested)
         self.facts = facts_of(list(self.openings.values()), names, watched, self.answer_s)
         if all(each.unfit and not each.lost for each in self.facts.values()):
             first = next(iter(self.facts.values()))
@@ -256,9 +227,7 @@ class _Run:
             return
         options = self.request.options
         limit_s = self.answer_s + _BUDGETS * options.budget_s + _RUN_S * (options.runs or 0)
-        watched: JobCallbacks[OperatorProgress] = replace(
-            self.callbacks, on_progress=lambda _: None, stop_requested=self.stop_requested
-        )
+        watched = replace(self.callbacks, on_progress=lambda _: None, stop_requested=self.stop_requested)
         cells = [cell for _, cell in left]
         rows = measured_rows(self.openings[group.framework], options, cells, watched, limit_s)
         with closing(rows):
@@ -285,8 +254,11 @@ class _Run:
         self.tell(row, group.framework)
 
     def tell(self, row: OperatorRow | None = None, framework: str = "") -> None:
-        """Reports the progress."""
-        self.callbacks.on_progress(OperatorProgress(self._done(), self._total(), row, framework))
+        """Reports the progress, and the row if it failed."""
+        now = "" if row is None else f"{row.operator} in {framework}"
+        self.callbacks.on_progress(Progress(self._done(), self._total(), "rows", now))
+        if row is not None and row.status in BAD_ROWS:
+            self.callbacks.on_warning(f"{row.status.value}: {row_name(row, framework)}: {row.reason}")
 
     def _done(self) -> int:
         return sum(map(len, self.rows.values()))

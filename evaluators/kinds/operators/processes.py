@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from inferometer.agent.files import LineJournal
 from inferometer.agent.hardware.environment import Environment, read_environment
@@ -92,7 +92,7 @@ class _Ready:
 
 
 def facts_of(
-    openings: Sequence[Opening], names: Sequence[str], callbacks: JobCallbacks[Any], answer_s: float
+    openings: Sequence[Opening], names: Sequence[str], callbacks: JobCallbacks, answer_s: float
 ) -> Mapping[str, FrameworkFacts]:
     """Returns the facts that frameworks report about operators, by framework name.
 
@@ -114,7 +114,7 @@ def facts_of(
     return {facts.name: facts for facts in found}
 
 
-def _facts(opening: Opening, names: Sequence[str], _: JobCallbacks[Any]) -> Iterator[FrameworkFacts]:
+def _facts(opening: Opening, names: Sequence[str], _: JobCallbacks) -> Iterator[FrameworkFacts]:
     name = opening.entry.name
     try:
         with closing(opening.open()) as runner:
@@ -130,7 +130,7 @@ def measured_rows(
     opening: Opening,
     options: OperatorOptions,
     cells: Sequence[Cell],
-    callbacks: JobCallbacks[Any],
+    callbacks: JobCallbacks,
     answer_s: float,
 ) -> Generator[OperatorRow, None, None]:
     """Measures cells in a fresh process, and yields their rows in order, each as soon as it is complete.
@@ -166,7 +166,7 @@ def measured_rows(
 
 
 def _measured(
-    opening: Opening, options: OperatorOptions, cells: Sequence[Cell], callbacks: JobCallbacks[Any]
+    opening: Opening, options: OperatorOptions, cells: Sequence[Cell], callbacks: JobCallbacks
 ) -> Iterator[_Ready | OperatorRow]:
     with closing(opening.open()) as runner:
         yield _Ready()

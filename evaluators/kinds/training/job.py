@@ -27,7 +27,7 @@ from inferometer.evaluators.conditions.watch import DescribedHere, Watch
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.jobs import options as ranges
-from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources, JobStart, Progress
+from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources, JobStart
 from inferometer.evaluators.jobs.linked_process import in_turn
 from inferometer.evaluators.kinds.batches.job import EvaluationTrace
 from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement
@@ -135,7 +135,7 @@ def train(
     request: TrainingRequest,
     resources: JobResources,
     rank: Rank,
-    callbacks: JobCallbacks[Progress] | None = None,
+    callbacks: JobCallbacks | None = None,
     group_id: str | None = None,
 ) -> Iterator[Evaluation[TrainingMeasurement]]:
     """Trains the model as one rank, and yields the evaluation; ranks other than 0 yield none.
@@ -185,7 +185,7 @@ def _train_once(
     request: TrainingRequest,
     resources: JobResources,
     rank: Rank,
-    callbacks: JobCallbacks[Progress],
+    callbacks: JobCallbacks,
     scope: TraceScope | None,
 ) -> tuple[Evaluation[TrainingMeasurement] | None, OutputError | None]:
     """Opens the data and the model, and trains; unless stopped, then validates and saves the model.
@@ -331,7 +331,7 @@ def _run(
     system: SystemDescription,
     loader: Loader,
     sources: _Sources,
-    callbacks: JobCallbacks[Progress],
+    callbacks: JobCallbacks,
     scope: TraceScope | None,
 ) -> Evaluation[TrainingMeasurement] | None:
     """Announces the training, and trains while the machine's conditions are monitored."""
@@ -375,7 +375,7 @@ def trainings(
     request: TrainingRequest,
     ranks: RankRequest,
     resources: JobResources,
-    callbacks: JobCallbacks[Progress],
+    callbacks: JobCallbacks,
     repeat: int = 1,
 ) -> Generator[Evaluation[TrainingMeasurement], None, None]:
     """Trains the model, and yields the evaluation of each repetition as soon as it is complete.
@@ -414,7 +414,7 @@ def _train_part(
     resources: JobResources,
     group_id: str | None,
     process: int | None,
-    callbacks: JobCallbacks[Progress],
+    callbacks: JobCallbacks,
 ) -> Generator[Evaluation[TrainingMeasurement], None, None]:
     """Yields the evaluation of one repetition, trained by all ranks of this host."""
     work = partial(_train_rank, request, resources, group_id)
@@ -429,7 +429,7 @@ def _train_rank(
     resources: JobResources,
     group_id: str | None,
     rank: Rank,
-    callbacks: JobCallbacks[Progress],
+    callbacks: JobCallbacks,
 ) -> Iterator[Evaluation[TrainingMeasurement]]:
     """Trains as one rank. This is a module-level function so that it can be pickled for another process."""
     return train(request, resources, rank, callbacks, group_id)
@@ -449,6 +449,6 @@ def _trainings(
     ranks: RankRequest,
     repeat: int,
     resources: JobResources,
-    callbacks: JobCallbacks[Progress],
+    callbacks: JobCallbacks,
 ) -> Generator[Evaluation[TrainingMeasurement], None, None]:
     return trainings(request, ranks, resources, callbacks, repeat)

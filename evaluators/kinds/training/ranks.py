@@ -13,13 +13,13 @@ from typing import Any, TypeAlias
 from inferometer.agent.training.rank_environment import LOOPBACK, require_host
 from inferometer.agent.training.trainer import CompanionsOf, Rank
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.jobs.job import JobCallbacks, Progress
+from inferometer.evaluators.jobs.job import JobCallbacks
 from inferometer.evaluators.jobs.linked_process import LinkedTask, in_processes
 from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement
 from inferometer.evaluators.kinds.training.request import RankRequest
 from inferometer.manifests.errors import TrainingError
 
-RankWork: TypeAlias = Callable[[Rank, JobCallbacks[Progress]], Iterable[Evaluation[TrainingMeasurement]]]
+RankWork: TypeAlias = Callable[[Rank, JobCallbacks], Iterable[Evaluation[TrainingMeasurement]]]
 """A function that trains as one rank. It must be picklable: a module-level function with bound arguments.
 
 The ranks work in step: each checks for a stop request once per step.
@@ -29,7 +29,7 @@ The ranks work in step: each checks for a stop request once per step.
 def run_ranks(
     work: RankWork,
     request: RankRequest,
-    callbacks: JobCallbacks[Progress],
+    callbacks: JobCallbacks,
     environ: Mapping[str, str],
     companions: CompanionsOf | None = None,
 ) -> Generator[Evaluation[TrainingMeasurement], None, None]:
@@ -69,7 +69,7 @@ def run_ranks(
 def in_ranks(
     work: RankWork,
     ranks: Sequence[Rank],
-    callbacks: JobCallbacks[Progress],
+    callbacks: JobCallbacks,
     companions: CompanionsOf | None = None,
 ) -> Generator[Evaluation[TrainingMeasurement], None, None]:
     """Runs ``work`` as each of the ranks of this host, each in a fresh Python process.
@@ -114,6 +114,6 @@ def held_address() -> Iterator[str]:
         yield f"{LOOPBACK}:{held.getsockname()[1]}"
 
 
-def _as_companion(work: Callable[[], None], _: JobCallbacks[Any]) -> tuple[()]:
+def _as_companion(work: Callable[[], None], _: JobCallbacks) -> tuple[()]:
     work()
     return ()

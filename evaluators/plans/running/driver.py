@@ -32,8 +32,8 @@ _PROBED_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class PlanProgress:
-    """The progress of a plan.
+class RunEvent:
+    """The beginning or the end of a run of a plan.
 
     Attributes:
         done: The number of runs that have a result.
@@ -82,7 +82,7 @@ class Driver:
     locks: str
     on_begin: Callable[[], None] = lambda: None
     claim: Callable[[Run], Claim | None] = lambda _: Claim()
-    on_progress: Callable[[PlanProgress], None] = lambda _: None
+    on_progress: Callable[[RunEvent], None] = lambda _: None
     on_result: Callable[[Run, Result], Result] = lambda _, result: result
     stop_requested: Callable[[], bool] = lambda: False
     sleep: Callable[[float], None] = time.sleep
@@ -232,7 +232,7 @@ class Driver:
         done = sum(
             each.key in journal.runs and journal.runs[each.key].result is not None for each in self.runs
         )
-        self.on_progress(PlanProgress(done, len(self.runs), run, **what))
+        self.on_progress(RunEvent(done, len(self.runs), run, **what))
 
     def _alone(self) -> IO[bytes]:
         """Returns the lock of the folder, which is held until it is closed."""

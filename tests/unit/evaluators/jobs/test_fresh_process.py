@@ -24,25 +24,25 @@ Found = Iterator[Evaluation[BatchMeasurement]]
 DEADLINE_S = 60.0
 
 
-def evaluates(callbacks: JobCallbacks[Progress]) -> Found:
+def evaluates(callbacks: JobCallbacks) -> Found:
     callbacks.on_warning(f"from {os.getpid()}")
     yield DatasetRun(FakeSystem(), Numbered(20), options(), on_progress=callbacks.on_progress).run()
     callbacks.on_warning("later")
 
 
-def fails(callbacks: JobCallbacks[Progress]) -> Found:
+def fails(callbacks: JobCallbacks) -> Found:
     raise DatasetError(f"no dataset in {callbacks.stop_requested()}")
     yield
 
 
-def ends(how: int, callbacks: JobCallbacks[Progress]) -> Found:
+def ends(how: int, callbacks: JobCallbacks) -> Found:
     if how < 0:
         os.kill(os.getpid(), -how)
     os._exit(how)
     yield
 
 
-def ends_in_a_message(callbacks: JobCallbacks[Progress]) -> Found:
+def ends_in_a_message(callbacks: JobCallbacks) -> Found:
     """Is killed when the length of a message and a part of it are written."""
     connection = callbacks.on_progress.__self__._connection  # type: ignore[attr-defined]
     os.write(connection.fileno(), struct.pack("!i", 1000) + b"half")
@@ -50,7 +50,7 @@ def ends_in_a_message(callbacks: JobCallbacks[Progress]) -> Found:
     yield
 
 
-def waits(callbacks: JobCallbacks[Progress]) -> Found:
+def waits(callbacks: JobCallbacks) -> Found:
     """Measures until it is stopped; Ctrl-C in a terminal reaches this process too."""
     for number in (signal.SIGINT, signal.SIGTERM):
         os.kill(os.getpid(), number)
@@ -69,7 +69,7 @@ def waits(callbacks: JobCallbacks[Progress]) -> Found:
     ).run()
 
 
-def callbacks_of(warnings: list[str], **given: Any) -> JobCallbacks[Progress]:
+def callbacks_of(warnings: list[str], **given: Any) -> JobCallbacks:
     return JobCallbacks(on_warning=warnings.append, **given)
 
 

@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import re
 from pathlib import Path
 
 import numpy as np
@@ -137,14 +138,20 @@ def test_a_hopeless_run_ends_once_too_many_are_late():
 
 def test_progress_tells_what_was_sent_what_waits_and_the_recent_p99():
     told = []
-    open_loop(VirtualServer(VirtualClock(), 5 * MS), constant(100.0, 200), on_progress=told.append)
+    server = VirtualServer(VirtualClock(), 5 * MS)
+    open_loop(server, constant(100.0, 200), on_progress=told.append, name="probe 3")
 
     assert len(told) >= 7
-    assert all(later.sent > earlier.sent for earlier, later in itertools.pairwise(told))
+    assert all(later.done > earlier.done for earlier, later in itertools.pairwise(told))
     assert {each.total for each in told} == {200}
-    assert told[-1].waiting <= 1
-    assert told[-1].rate_qps == pytest.approx(100, rel=0.1)
-    assert told[-1].p99_ns == pytest.approx(5 * MS, rel=0.05)
+    line = re.fullmatch(
+        r"probe 3  at 100 queries/s   +[12]\.\d s  (\d+)/200 sent  ([\d.]+) answers/s"
+        r"  p99 ([\d.]+) ms  backlog [01]",
+        str(told[-1]),
+    )
+    assert int(line[1]) == told[-1].done
+    assert float(line[2]) == pytest.approx(100, rel=0.1)
+    assert float(line[3]) == pytest.approx(5, rel=0.05)
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_local_ranks_share_their_host() -> None:
     )
 
 
-def told(seen: list[Rank], rank: Rank, callbacks: JobCallbacks[Progress]) -> Iterator[Any]:
+def told(seen: list[Rank], rank: Rank, callbacks: JobCallbacks) -> Iterator[Any]:
     seen.append(rank)
     callbacks.on_progress(Progress(1, 1))
     callbacks.on_warning("the disk is full")

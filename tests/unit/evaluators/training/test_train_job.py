@@ -29,7 +29,7 @@ class FullDisk(FakeTrainer):
 
 
 def trained(
-    trainer: FakeTrainer, path: Path, callbacks: JobCallbacks[Any] | None = None
+    trainer: FakeTrainer, path: Path, callbacks: JobCallbacks | None = None
 ) -> Iterator[Evaluation[TrainingMeasurement]]:
     resources: Any = SimpleNamespace(
         catalog=None,
@@ -56,7 +56,7 @@ def test_a_disk_that_is_full_at_the_end_loses_the_weights_and_not_the_evaluation
 
 def test_the_weights_of_an_interrupted_training_are_not_saved(tmp_path: Path) -> None:
     trainer = FakeTrainer(Clock())
-    callbacks: JobCallbacks[Any] = JobCallbacks(stop_requested=lambda: len(trainer.sizes) == 2)
+    callbacks: JobCallbacks = JobCallbacks(stop_requested=lambda: len(trainer.sizes) == 2)
 
     [evaluation] = trained(trainer, tmp_path / "weights", callbacks)
 
