@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import math
-import multiprocessing
 import os
 import signal
 import threading
@@ -24,7 +23,7 @@ from inferometer.agent.hardware.allocator import use_allocator_of_environment
 from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.evaluators.evaluation import Evaluation, M, Status
 from inferometer.evaluators.jobs.job import JobCallbacks, JobPart, Progress
-from inferometer.evaluators.loading.child_process import GOVERNED, start_process
+from inferometer.evaluators.loading.child_process import start_child
 from inferometer.manifests.errors import (
     EvaluationFailed,
     EvaluationInterrupted,
@@ -34,7 +33,6 @@ from inferometer.manifests.errors import (
 
 _PROGRESS_EVERY_S = 0.25
 _MOST_EXIT_S = 5.0
-_POLL_S = 0.05
 _Found = TypeVar("_Found")
 
 
@@ -79,68 +77,41 @@ class LinkedProcess:
     """
 
     def __init__(self, task: LinkedTask[Any]) -> None:
-        context = multiprocessing.get_context("spawn")
         self.task = task
-        self.connection, theirs = context.Pipe()
-        # A daemon could start no processes, such as those of a loader; its end is ``end``'s concern.
-        self._process = context.Process(target=_live, args=(task, theirs), daemon=False)
-        try:
-            start_process(self._process)
-        except BaseException:
-            self.connection.close()
-            raise
-        finally:
-            theirs.close()
+        self.child = start_child(task.name, _live, task, daemon=False)  # it may start a loader's processes
+        self.connection = self.child.connection
         atexit.register(self.end)  # runs before multiprocessing waits for the process
 
     def __str__(self) -> str:
         return self.task.name
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the process has ended; messages may still be in the link."""
-        return self._process.exitcode is not None
 
     def ask(self, stop_at: int | None) -> None:
         """Tells the process the check at which to stop; None asks how many checks it has made."""
         with suppress(OSError):  # it has ended, which the next look at the connection shows
             self.connection.send(stop_at)
 
-    def join(self, timeout_s: float) -> None:
-        """Waits until the process has ended, or for ``timeout_s``."""
-        deadline_s = time.monotonic() + timeout_s
-        while not self.has_ended and (left_s := deadline_s - time.monotonic()) > 0:
-            wait([self._process.sentinel], min(left_s, _POLL_S))  # what it started holds the sentinel open
-
     def early_end(self) -> tuple[int, str]:
         """Waits for a process whose link is closed to end; returns its exit code and the message for it."""
-        self.join(_MOST_EXIT_S)
+        self.child.join(_MOST_EXIT_S)
         self.end()
-        code = self._process.exitcode or 0
-        if code >= 0:
-            return code, f"{self} ended with code {code} before it was complete"
-        name = signal.Signals(-code).name
-        cause = "; the kernel does that when memory runs out" if -code == signal.SIGKILL else ""
-        return code, f"{self} was ended by {name} before it was complete{cause}"
+        return self.child.process.exitcode or 0, self.child.early_end()
 
     def end(self) -> None:
         """Kills the process and its child processes if they still run; calling it again does nothing."""
         atexit.unregister(self.end)
-        pid = self._process.pid
+        process = self.child.process
+        pid = process.pid
         if not self.connection.closed and pid is not None:
             self.connection.close()
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)  # also what a process that has ended left behind
-            if not self.has_ended:
-                self._process.kill()  # one that did not yet lead its group
-        self._process.join()
+            if not self.child.has_ended:
+                process.kill()  # one that did not yet lead its group
+        process.join()
 
 
 def _live(task: LinkedTask[Any], connection: Connection) -> None:
     """Runs the task in the fresh process, from start to end."""
-    for number in GOVERNED:
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, GOVERNED)
     with suppress(OSError):
         os.setpgid(0, 0)
     link = _Link(connection)
@@ -262,7 +233,7 @@ def in_processes(
         yield from _Supervision[_Found](working, others, callbacks, lost).found(most_silent_s)
         deadline_s = time.monotonic() + _MOST_END_S
         for process in processes:
-            process.join(max(0.0, deadline_s - time.monotonic()))
+            process.child.join(deadline_s - time.monotonic())
 
 
 def _started(task: LinkedTask[Any], started: ExitStack) -> LinkedProcess:
@@ -331,7 +302,9 @@ class _Supervision(Generic[_Found]):
                 except (EOFError, OSError):  # also in the middle of a message
                     kind, value = None, None
                 yield process, kind, value
-            elif process.has_ended and not process.connection.poll():  # what it started holds the link open
+            elif (
+                process.child.has_ended and not process.connection.poll()
+            ):  # what it started holds the link open
                 yield process, None, None
 
     def _ended(self, process: LinkedProcess, kind: Sent | None, error: InferometerError | None) -> None:

@@ -1,4 +1,4 @@
-"""Child processes of a loader: their start, their messages, and their end, at the latest with the parent's.
+"""Child processes: their start, their messages, and their end, at the latest with the parent's.
 
 They are fresh Python processes, which do not run the script of this process.
 """
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
@@ -56,14 +56,15 @@ def _without_script() -> Iterator[None]:
 
 CONTEXT = multiprocessing.get_context("spawn")
 _MOST_END_S = 5.0
+_POLL_S = 0.05
 
 
 @dataclass(eq=False)
 class ChildProcess:
-    """A fresh Python process that answers messages.
+    """A fresh Python process and the connection to it.
 
     It ignores SIGINT and SIGTERM, which a terminal or a queue sends to all processes of a command: the parent
-    process decides when it ends. It also ends when the parent process has ended.
+    process decides when it ends. It also has to end when the parent process has ended.
 
     Attributes:
         name: The name of the process in errors.
@@ -92,16 +93,33 @@ class ChildProcess:
             raise self._lost() from error
 
     def _lost(self) -> DatasetError:
-        self.process.join(_MOST_END_S)
-        code = self.process.exitcode
-        if code is None or code >= 0:
-            return DatasetError(f"{self.name} ended with code {code} before its work was done")
+        self.join(_MOST_END_S)
+        return DatasetError(self.early_end())
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process has ended; messages may still be in the connection."""
+        return self.process.exitcode is not None
+
+    def join(self, timeout_s: float) -> None:
+        """Waits until the process has ended, or for ``timeout_s``."""
+        deadline_s = time.monotonic() + timeout_s
+        while not self.has_ended and (left_s := deadline_s - time.monotonic()) > 0:
+            wait([self.process.sentinel], min(left_s, _POLL_S))  # what it started holds the sentinel open
+
+    def early_end(self) -> str:
+        """Returns the message for a process that has ended before it was complete."""
+        code = self.process.exitcode or 0
+        if code >= 0:
+            return f"{self.name} ended with code {code} before it was complete"
         cause = "; the kernel does that when memory runs out" if -code == signal.SIGKILL else ""
-        return DatasetError(f"{self.name} was ended by {signal.Signals(-code).name}{cause}")
+        return f"{self.name} was ended by {signal.Signals(-code).name} before it was complete{cause}"
 
 
-def start_child(name: str, run: Callable[..., None], *given: Any) -> ChildProcess:
+def start_child(name: str, run: Callable[..., None], *given: Any, daemon: bool = True) -> ChildProcess:
     """Starts a process that runs ``run(*given, connection)``, a function of a module.
+
+    A daemon cannot start processes itself. Other processes have to be ended before this one can end.
 
     Raises:
         ConfigurationError: This process is not allowed to have children.
@@ -109,7 +127,7 @@ def start_child(name: str, run: Callable[..., None], *given: Any) -> ChildProces
     if multiprocessing.current_process().daemon:
         raise ConfigurationError("a daemonic process may not start worker processes; use threads")
     ours, theirs = CONTEXT.Pipe()
-    process = CONTEXT.Process(target=_run, args=(run, *given, theirs), name="load", daemon=True)
+    process = CONTEXT.Process(target=_run, args=(run, *given, theirs), name="load", daemon=daemon)
     try:
         start_process(process)
     except BaseException:
@@ -126,7 +144,7 @@ def end_children(children: Sequence[ChildProcess]) -> None:
         child.connection.close()
     deadline_s = time.monotonic() + _MOST_END_S
     for child in children:
-        child.process.join(max(deadline_s - time.monotonic(), 0.0))
+        child.join(deadline_s - time.monotonic())
         if child.process.is_alive():
             child.process.kill()
             child.process.join()
