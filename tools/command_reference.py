@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from inferometer.client.cli.command import database_options, is_global, tls_options
+from inferometer.client.cli.command import database_options, grouped, is_global, tls_options
 from inferometer.client.cli.main import PROGRAM, cli
 from inferometer.client.cli.options import dataset_options, system_options
 from inferometer.client.cli.output import output_options, printing_options
@@ -55,23 +55,26 @@ _SHARED = {
     "database options": database_options,
 }
 """The groups of options that several commands accept; one that contains another comes before it."""
+_FEW = 12
+"""The number of options that are listed in one table."""
 _UNWRAPPED = "\b"  # before a paragraph, it tells click not to wrap the lines
 
 
 def page() -> str:
     """Returns the page."""
-    shared = {title: dict(_records(title, click.command()(add(_nothing)))) for title, add in _SHARED.items()}
+    made = {title: click.command()(add(_nothing)) for title, add in _SHARED.items()}
+    shared = {title: dict(_records(title, command)) for title, command in made.items()}
     parts = [_HEAD]
     for path, command in _commands(PROGRAM, cli):
         if path == PROGRAM:
             parts += [_section("Global options", _GLOBAL_INTRODUCTION), _table(_records(path, command, True))]
             continue
         parts += [_section(f"`{path}`", _usage(path, command)), _help(command)]
-        parts += _options(dict(_records(path, command)), shared)
+        parts += _options(path, command, shared)
     parts.append(_section("Shared options", _SHARED_INTRODUCTION))
-    for title, records in sorted(shared.items(), key=lambda item: item[0].lower()):
+    for title in sorted(shared, key=str.lower):
         others = {other: o for other, o in shared.items() if other != title}
-        parts += [f"### {title[0].upper()}{title[1:]}", *_options(records, others)]
+        parts += [f"### {title[0].upper()}{title[1:]}", *_options(title, made[title], others)]
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 
@@ -131,14 +134,20 @@ def _records(path: str, command: click.Command, globally: bool = False) -> Itera
             yield record[0], _meaning(parameter, record[1])
 
 
-def _options(records: dict[str, str], shared: dict[str, dict[str, str]]) -> Iterator[str]:
-    """Yields a table of the options that only this command accepts, and a line naming the shared ones."""
+def _options(path: str, command: click.Command, shared: dict[str, dict[str, str]]) -> Iterator[str]:
+    """Yields tables of the options that only this command accepts, and a line naming the shared ones."""
+    records = dict(_records(path, command))
     left, named = records.items(), []
     for title, group in shared.items():
         if group.items() <= records.items() and not group.items().isdisjoint(left):
             left -= group.items()
             named.append(title)
-    yield _table((name, text) for name, text in records.items() if (name, text) in left)
+    context, own = _context(path, command), {name for name, _ in left}
+    for heading, parameters in grouped(command, context).items():
+        names = [name for each in parameters if (name := (each.get_help_record(context) or ("",))[0]) in own]
+        if names:
+            yield f"**{heading}**" if len(own) > _FEW else ""
+            yield _table((name, records[name]) for name in names)
     links = [f"[{title}](#{title.lower().replace(' ', '-')})" for title in sorted(named, key=str.lower)]
     if links:
         several = ", ".join(links[:-1]) + " and " + links[-1] if links[1:] else links[0]

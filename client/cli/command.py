@@ -148,7 +148,13 @@ class _Boolean(click.types.BoolParamType):
             raise click.BadParameter(reason, ctx, param) from error
 
 
-class BooleanOption(click.Option):
+class HeadedOption(click.Option):
+    """An option that the help lists under the heading of its group; without one, under ``Options``."""
+
+    heading = ""
+
+
+class BooleanOption(HeadedOption):
     """An option that accepts ``--gpu``, ``--gpu=true`` and ``--gpu=false``, but not ``--gpu false``."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
@@ -165,12 +171,24 @@ def boolean(*names: str, help: str, default: bool | None = False) -> Callable[[_
     return click.option(*names, cls=BooleanOption, default=default, help=help)
 
 
-def options(*decorators: Callable[[Any], Any]) -> Callable[[_Function], _Function]:
-    """Returns a decorator that adds several options to a command; the help lists them in this order."""
+def _parameters(function: Any) -> list[Any]:
+    """Returns the parameters that decorators have added to a command, or to the function of one."""
+    made = isinstance(function, click.Command)
+    return function.params if made else getattr(function, "__click_params__", [])
+
+
+def options(*decorators: Callable[[Any], Any], heading: str = "") -> Callable[[_Function], _Function]:
+    """Returns a decorator that adds several options to a command; the help lists them in this order.
+
+    The help shows ``heading`` above those options that have no heading of their own.
+    """
 
     def decorate(function: _Function) -> _Function:
-        for decorator in reversed(decorators):
+        before = len(_parameters(function))
+        for decorator in decorators if isinstance(function, click.Command) else reversed(decorators):
             function = decorator(function)
+        for added in _parameters(function)[before:]:
+            added.heading = getattr(added, "heading", "") or heading
         return function
 
     return decorate
@@ -190,7 +208,7 @@ NOT_NEGATIVE = FiniteFloatRange(min=0)
 def option(*names: str, help: str, **settings: Any) -> Callable[[_Function], _Function]:  # noqa: A002
     """Adds an option to a command; the help shows its default, and shells complete its values if known."""
     defaults = {"show_default": True, "shell_complete": OPTIONS.get(names[0])}
-    return click.option(*names, help=help, **{**defaults, **settings})
+    return click.option(*names, cls=HeadedOption, help=help, **{**defaults, **settings})
 
 
 def evaluations_argument(name: str, **settings: Any) -> Callable[[_Function], _Function]:
@@ -215,6 +233,11 @@ def _kept(name: str, variable: str | None, metavar: str, help: str) -> Callable[
     return option(f"--{name}", type=kind, metavar=metavar, help=help, **settings)
 
 
+MODEL, DATA, MEASUREMENT, OUTPUT = "Model and device", "Data", "Measurement", "Output"
+_OPTIONS, _AGENTS, _GLOBAL = "Options", "Connections to agents", "Global options"
+OPERATORS = "Operators"
+_HEADINGS = (_OPTIONS, MODEL, OPERATORS, DATA, MEASUREMENT, "", OUTPUT, _AGENTS, _GLOBAL)
+"""The headings of the groups of options, in the order of the help; the empty one stands for all others."""
 database_options = options(
     _kept(
         "database_address",
@@ -240,6 +263,7 @@ tls_options = options(
         "NAME",
         "Host name in the agent's certificate.  [default: the host of its address]",
     ),
+    heading=_AGENTS,
 )
 """Adds the TLS options for connections to agents, for ``Invocation.agent_tls``."""
 
@@ -260,6 +284,20 @@ def _remember(context: click.Context, parameter: click.Parameter, value: object)
 def is_global(parameter: click.Parameter) -> bool:
     """Returns whether a parameter is one of the flags that every command accepts."""
     return parameter.callback is _remember
+
+
+def grouped(command: click.Command, ctx: click.Context) -> Mapping[str, Sequence[click.Parameter]]:
+    """Returns the parameters that a command's help lists, by heading, both in the order of the help."""
+    groups: dict[str, list[click.Parameter]] = {}
+    for parameter in command.get_params(ctx):
+        if isinstance(parameter, click.Option) and parameter.get_help_record(ctx):
+            everywhere = is_global(parameter) or parameter.is_eager
+            heading = _GLOBAL if everywhere else getattr(parameter, "heading", "") or _OPTIONS
+            groups.setdefault(heading, []).append(parameter)
+    place = {heading: place for place, heading in enumerate(_HEADINGS)}
+    return {
+        heading: groups[heading] for heading in sorted(groups, key=lambda each: place.get(each, place[""]))
+    }
 
 
 def _global_options() -> list[click.Option]:
@@ -297,16 +335,10 @@ class _GlobalFlags(click.Command):
         return super().parse_args(ctx, _with_values(self, ctx, args))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the command's own options, then the global options under a separate heading."""
-        own: list[tuple[str, str]] = []
-        shared: list[tuple[str, str]] = []
-        for parameter in self.get_params(ctx):
-            if record := parameter.get_help_record(ctx):
-                (shared if is_global(parameter) else own).append(record)
-        for heading, records in (("Options", own), ("Global options", shared)):
-            if records:
-                with formatter.section(heading):
-                    formatter.write_dl(records)
+        """Writes the command's own options, each group under its heading, and then the global options."""
+        for heading, parameters in grouped(self, ctx).items():
+            with formatter.section(heading):
+                formatter.write_dl([each.get_help_record(ctx) or ("", "") for each in parameters])
 
 
 class Command(_GlobalFlags):

@@ -13,8 +13,12 @@ import click
 
 from inferometer.client.cli.command import (
     COUNTS,
+    DATA,
     FILE,
     INPUT,
+    MEASUREMENT,
+    MODEL,
+    OUTPUT,
     SHAPE,
     FiniteFloatRange,
     allocator_option,
@@ -33,19 +37,9 @@ publication_options = options(
         "--require_stable",
         help="Exit with 9 if the conditions of an evaluation were not stable; it is published all the same.",
     ),
+    heading=OUTPUT,
 )
 """Adds ``publish`` and ``require_stable``."""
-
-
-def repeat_option(explanation: str) -> Callable[[Any], Any]:
-    """Adds the option ``repeat``; its help text contains ``explanation``."""
-    return option(
-        "--repeat",
-        type=click.IntRange(1, 1000),
-        default=1,
-        metavar="N",
-        help=f"Repeat N times, {explanation}",
-    )
 
 
 def request_options(
@@ -53,6 +47,7 @@ def request_options(
     but: Collection[str] = (),
     only: Collection[str] | None = None,
     several: Collection[str] = (),
+    heading: str = MEASUREMENT,
 ) -> Callable[[Any], Any]:
     """Adds the options that a request declares, in order; their parameters have the names of its fields.
 
@@ -61,10 +56,12 @@ def request_options(
         but: The names of the options to omit.
         only: The names of the options to add; None adds all.
         several: The names of the numeric options that accept several values and have plural parameters.
+        heading: The heading above them in the help.
     """
     chosen = [each for each in options_of(request) if each.name not in but]
     return options(
-        *(_option(each, each.name in several) for each in chosen if only is None or each.name in only)
+        *(_option(each, each.name in several) for each in chosen if only is None or each.name in only),
+        heading=heading,
     )
 
 
@@ -103,14 +100,14 @@ def _type(each: Option) -> Any:
 
 
 system_options = options(
-    database_options,
-    request_options(SystemOptions),
+    request_options(SystemOptions, heading=MODEL),
     allocator_option(" An agent has its own."),
-    publication_options,
+    options(database_options, publication_options, heading=OUTPUT),
     tls_options,
+    heading=MODEL,
 )
 """Adds the options that choose a model, the place where it runs, and the destination of its evaluation."""
-tracer_options = request_options(TraceOptions)
+tracer_options = request_options(TraceOptions, heading=OUTPUT)
 """Adds ``tracer_address`` and ``trace_url``."""
-dataset_options = request_options(DatasetOptions, but=("dataset_category",))
+dataset_options = request_options(DatasetOptions, but=("dataset_category",), heading=DATA)
 """Adds the dataset options that evaluations and load tests share."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from inferometer.client.cli.command import FILE, boolean, format_option, option, options
+from inferometer.client.cli.command import FILE, OUTPUT, boolean, format_option, option, options
 from inferometer.evaluators.reports.base import Column, Report, Row, Table
 from inferometer.evaluators.reports.table import folded
 from inferometer.evaluators.reports.writer import Format, choose_columns, sort_rows, write
@@ -71,6 +71,7 @@ format_options = options(
     boolean("--append", help="Append to the file if it exists."),
     boolean("--overwrite", help="Replace the file if it exists."),
     boolean("--no_header", help="Omit the heading of a table, csv or markdown."),
+    heading=OUTPUT,
 )
 """Adds the options for the format and destination of rows."""
 _sort_option = option(
@@ -79,7 +80,7 @@ _sort_option = option(
     metavar="NAMES",
     help="Sort by these columns; -NAME sorts from the highest value down.",
 )
-printing_options = options(format_options, _sort_option)
+printing_options = options(format_options, _sort_option, heading=OUTPUT)
 """Adds the options for the order, format and destination of rows."""
 output_options = options(
     format_options,
@@ -90,6 +91,7 @@ output_options = options(
         help="Only these columns, in this order, with commas between: names of csv and json, or headings.",
     ),
     _sort_option,
+    heading=OUTPUT,
 )
 """Adds the options for the columns, order, format and destination of rows."""
 FORMAT_NAMES = ("format_name", "output", "append", "overwrite", "no_header")

@@ -12,6 +12,10 @@ from click.core import ParameterSource
 
 from inferometer.client.cli.command import (
     COUNT,
+    DATA,
+    MEASUREMENT,
+    MODEL,
+    OUTPUT,
     WEIGHTS,
     WHOLE_NUMBER,
     BooleanOption,
@@ -24,7 +28,7 @@ from inferometer.client.cli.command import (
     option,
     options,
 )
-from inferometer.client.cli.options import repeat_option, request_options, tracer_options
+from inferometer.client.cli.options import publication_options, request_options, tracer_options
 from inferometer.evaluators.jobs.options import DIST_BACKENDS, KV_STORES
 from inferometer.evaluators.kinds.ingestion.request import IngestionRequest
 from inferometer.evaluators.kinds.training.request import (
@@ -48,6 +52,7 @@ SYNTHETIC = (
     *(f"synthetic/{place}" for place in ("host", "device", "pinned", "pageable", "gpu")),
 )
 _BATCHES, _SEED = ("batch_size", "num_batches", "num_warmup_batches"), ("seed",)
+_DEVICES = "Several devices or processes"
 _LAYOUTS = click.Choice(["NCHW", "NHWC"], case_sensitive=False)
 
 
@@ -91,7 +96,6 @@ class GpuList(click.ParamType):  # type: ignore[type-arg]  # generic in newer ve
 
 
 model_options = options(
-    database_options,
     option(
         "--model",
         "--model_name",
@@ -109,7 +113,6 @@ model_options = options(
         metavar="NAME",
         help="Framework.  [default: MXNet with --kv_store, else the first installed one that has the model]",
     ),
-    request_options(TrainingOptions, only=_BATCHES),
     option(
         "--device",
         type=click.Choice(["cpu", "gpu"], case_sensitive=False),
@@ -134,23 +137,14 @@ model_options = options(
         default=True,
         help="Let cuDNN time its algorithms and take the fastest; no effect on a CPU.",
     ),
-    boolean("--cudnn_fastest", help="A switch of Lua Torch, which --cudnn_benchmark includes."),
     allocator_option(),
     option("--weights", type=WEIGHTS, default="random", help="Weights to begin with."),
-    request_options(TrainingData, only=_SEED),
+    request_options(TrainingData, only=_SEED, heading=MODEL),
     option("--threads", type=COUNT, metavar="N", help="CPU threads per operator and process."),
     option(
         "--model_opts", type=JsonObject(), default="{}", metavar="JSON", help="Options of the model, as JSON."
     ),
-    option("--input_layout", type=_LAYOUTS, default="NCHW", help="Layout of the data; NCHW only."),
-    option("--model_layout", type=_LAYOUTS, default="NCHW", help="Layout of the model; NCHW only."),
-    boolean("--nvidia_layers", help="Layers of NVIDIA's MXNet, which are not supported."),
-    option(
-        "--workspace",
-        type=WHOLE_NUMBER,
-        metavar="MB",
-        help="Workspace of convolutions, which cuDNN chooses here.",
-    ),
+    heading=MODEL,
 )
 """Adds the options that select the model and its device."""
 
@@ -173,16 +167,17 @@ data_options = options(
         default="synthetic",
         help="Location of synthetic data: a batch on the device stays there, and is not copied in each step.",
     ),
-    request_options(TrainingData, only=("shuffle", "workers")),
+    request_options(TrainingData, only=("shuffle", "workers"), heading=DATA),
     option(
         "--loader",
         type=click.Choice(LOADERS, case_sensitive=False),
         default=LOADERS[0],
         help="Kind of the workers.",
     ),
-    request_options(TrainingData, but=("shuffle", "workers", *_SEED)),
-    boolean("--use_dali", help="NVIDIA's DALI, which is not supported."),
-    request_options(TrainingRequest, only=("fail_on_error",)),
+    request_options(TrainingData, but=("shuffle", "workers", *_SEED), heading=DATA),
+    request_options(TrainingOptions, only=_BATCHES),
+    request_options(TrainingRequest, only=("fail_on_error",), heading=DATA),
+    heading=DATA,
 )
 """Adds the options that select the data."""
 
@@ -196,18 +191,30 @@ training_options = options(
         help="How MXNet sums gradients.  [default: device for several GPUs, dist_sync for several ranks]",
     ),
     option("--kv_num_workers", type=COUNT, metavar="N", help="Another name for --num_ranks."),
-    request_options(RankRequest, only=("num_servers",)),
+    request_options(RankRequest, only=("num_servers",), heading=_DEVICES),
     option(
         "--dist_backend",
         type=click.Choice(DIST_BACKENDS, case_sensitive=False),
         help="How PyTorch sums gradients over ranks.  [default: gloo on CPUs, nccl on GPUs]",
     ),
-    request_options(RankRequest, but=("num_servers",)),
+    request_options(RankRequest, but=("num_servers",), heading=_DEVICES),
+    heading=_DEVICES,
 )
 """Adds the options of training."""
 
 result_options = options(
-    repeat_option("each in fresh processes, as one group; its last line is the interval over the processes."),
+    options(
+        option(
+            "--repeat",
+            type=click.IntRange(1, 1000),
+            default=1,
+            metavar="N",
+            help="Repeat N times, each in fresh processes, as one group; its last line is the interval over "
+            "the processes.",
+        ),
+        heading=MEASUREMENT,
+    ),
+    database_options,
     option(
         "--output",
         type=click.Choice(["text", "dlbs"], case_sensitive=False),
@@ -220,13 +227,24 @@ result_options = options(
         help="Trace level, as for agent predict dataset.  [default: APPLICATION_TRACE]",
     ),
     tracer_options,
-    boolean("--publish", default=True, help="Publish the evaluation to the database."),
-    boolean(
-        "--require_stable",
-        help="Exit with 9 if the conditions were not stable; it is published all the same.",
+    publication_options,
+    options(
+        boolean("--cudnn_fastest", help="A switch of Lua Torch, which --cudnn_benchmark includes."),
+        option("--input_layout", type=_LAYOUTS, default="NCHW", help="Layout of the data; NCHW only."),
+        option("--model_layout", type=_LAYOUTS, default="NCHW", help="Layout of the model; NCHW only."),
+        boolean("--nvidia_layers", help="Layers of NVIDIA's MXNet, which are not supported."),
+        option(
+            "--workspace",
+            type=WHOLE_NUMBER,
+            metavar="MB",
+            help="Workspace of convolutions, which cuDNN chooses here.",
+        ),
+        boolean("--use_dali", help="NVIDIA's DALI, which is not supported."),
+        heading="Accepted for DLBS",
     ),
+    heading=OUTPUT,
 )
-"""Adds the options of output and publishing."""
+"""Adds the options of repetition, output and publishing, and those that only DLBS has."""
 
 
 _Show: TypeAlias = "Callable[[Evaluation], None]"

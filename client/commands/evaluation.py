@@ -70,6 +70,7 @@ filter_options = options(
         metavar="ID",
         help="Only this evaluation, or those of this group; a unique prefix of the id is enough.",
     ),
+    heading="Evaluations",
 )
 """Adds the options that choose evaluations; an omitted option means any."""
 

@@ -10,6 +10,9 @@ import click
 from inferometer.client.cli.command import (
     COUNT,
     INPUT,
+    MEASUREMENT,
+    OPERATORS,
+    OUTPUT,
     WHOLE_NUMBER,
     Command,
     Group,
@@ -20,7 +23,7 @@ from inferometer.client.cli.command import (
     options,
 )
 from inferometer.client.cli.completing import categories, operators, several_frameworks
-from inferometer.client.cli.options import request_options
+from inferometer.client.cli.options import publication_options, request_options
 from inferometer.client.cli.output import OUTPUT_NAMES, output_options
 from inferometer.evaluators.kinds.operators.options import OperatorOptions
 
@@ -90,6 +93,7 @@ _what_options = options(
         help="The operators that this traced evaluation ran, in its framework, on its device and with its "
         "threads.",
     ),
+    heading=OPERATORS,
 )
 _how_options = options(
     request_options(OperatorOptions, only=("dtype",)),
@@ -127,6 +131,7 @@ _how_options = options(
     ),
     request_options(OperatorOptions, but=("dtype", "seed")),
     request_options(OperatorOptions, only=("seed",)),
+    heading=MEASUREMENT,
 )
 
 
@@ -134,14 +139,11 @@ _how_options = options(
 @click.argument("operators", nargs=-1, metavar="[OPERATOR]...", shell_complete=operators)
 @_what_options
 @_how_options
-@boolean("--resume", help="Resume the newest interrupted run of the same benchmark, and keep its rows.")
-@boolean("--publish", default=True, help="Publish the evaluations to the database.")
-@boolean(
-    "--require_stable",
-    help="Exit with 9 if the conditions of an evaluation were not stable; it is published all the same.",
+@options(
+    boolean("--resume", help="Resume the newest interrupted run of the same benchmark, and keep its rows."),
+    heading=MEASUREMENT,
 )
-@output_options
-@database_options
+@options(database_options, publication_options, output_options, heading=OUTPUT)
 def run(**given: Any) -> None:
     """Measure operators, and check their output.
 

@@ -10,7 +10,10 @@ from click.core import ParameterSource
 
 from inferometer.client.cli.command import (
     COUNT,
+    DATA,
     FILE,
+    MODEL,
+    OUTPUT,
     Command,
     Group,
     boolean,
@@ -42,10 +45,11 @@ def load_options_of(request: type[LoadRequest]) -> Callable[[Any], Any]:
     return options(
         system_options,
         request_options(request, but=(*_TRACING, *_WITH_THE_TRACER)),
+        request_options(request, only=_WITH_THE_TRACER),
         boolean("--allow_invalid", help="Exit with 0 even if the result is INVALID."),
         tracer_options,
-        request_options(request, only=_WITH_THE_TRACER),
         dataset_options,
+        heading=OUTPUT,
     )
 
 
@@ -106,11 +110,13 @@ _FIRST = ("batch_size", "partition_list_size")
 _PARTS = ("num_file_parts", "warmup_num_file_parts")
 evaluation_options = options(
     system_options,
+    request_options(BatchSystemOptions, only=("agent_timeout_s",), heading=MODEL),
     request_options(BatchOptions, only=_FIRST, several=("batch_size",)),
     request_options(BatchSystemOptions, only=("preprocess_threads", "overlap")),
     request_options(BatchOptions, but=(*_FIRST, *_PARTS, "fail_on_error")),
     request_options(EvaluationRequest, only=("repeat",)),
     request_options(BatchOptions, only=("fail_on_error",)),
+    request_options(EvaluationRequest, but=("repeat", *_TRACING)),
     boolean("--publish_predictions", help="Also publish the prediction of every input."),
     option(
         "--pictures",
@@ -120,9 +126,8 @@ evaluation_options = options(
         "in this folder.  [default: predict urls draws into the data directory, unless --publish=false]",
     ),
     option("--picture_count", type=COUNT, metavar="N", help="Maximum number of pictures.  [default: 20]"),
-    request_options(EvaluationRequest, but=("repeat", *_TRACING)),
     tracer_options,
-    request_options(BatchSystemOptions, only=("agent_timeout_s",)),
+    heading=OUTPUT,
 )
 """Adds the options of every batch-by-batch evaluation."""
 
@@ -139,7 +144,7 @@ predict.add_command(max_qps)
 @predict.command(cls=Command)
 @evaluation_options
 @request_options(BatchOptions, only=_PARTS)
-@request_options(DatasetOptions, only=("dataset_category",))
+@request_options(DatasetOptions, only=("dataset_category",), heading=DATA)
 @dataset_options
 def dataset(**given: Any) -> None:
     """Evaluate a model over a dataset: latency, throughput, top-1 and top-5 accuracy.
@@ -239,7 +244,9 @@ class _Kinds(Group):
 
         documentation = type(kind).__doc__ or f"Measure {kind.phrase}."
         every = (
-            system_options if needs_system(kind.request) else options(database_options, publication_options)
+            system_options
+            if needs_system(kind.request)
+            else options(database_options, publication_options, heading=OUTPUT)
         )
         return click.command(cmd_name, cls=Command, help=documentation)(
             every(request_options(kind.request)(run))

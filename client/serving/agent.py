@@ -281,6 +281,7 @@ publication_options = options(
         metavar="S",
         help="Interval of the heartbeat; the agent expires after three missed ones.",
     ),
+    heading="Registry",
 )
 """Adds the options that determine where and under which address an agent is published."""
 

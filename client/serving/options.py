@@ -152,6 +152,7 @@ model_options = options(
         help="Weights of models that no client has loaded otherwise.",
     ),
     option("--seed", type=SEED, default=0, metavar="N", help="Seed of random weights."),
+    heading="Models and batching",
 )
 """Adds to a command the options that ``take_serving`` reads."""
 
@@ -256,6 +257,7 @@ safety_options = options(
         "max_connection_age_s", "Ask clients to reconnect after this time; calls in progress finish first."
     ),
     _seconds("max_connection_idle_s", "Close connections that are idle for this long."),
+    heading="Security and limits",
 )
 """Adds to a command the options that ``take_safety`` reads."""
 
@@ -328,6 +330,7 @@ telemetry_options = options(
         default=LogFormat.TEXT.value,
         help="Format of the log on stderr; -v logs every call.",
     ),
+    heading="Observation",
 )
 """Adds to a command the options of ``ServerOptions`` and ``ServingOptions``, and the log format."""
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+from click.testing import CliRunner
 
-from inferometer.client.cli.command import is_global
+from inferometer.client.cli.command import grouped, is_global
 from inferometer.client.cli.main import cli
 from tools.command_reference import page
 
@@ -60,6 +61,26 @@ def test_the_page_has_every_command_with_every_option() -> None:
             assert re.search(rf"^\| `[^`]*{re.escape(name)}\b", place, re.MULTILINE), (path, name)
         rows = re.findall(r"^\| `", text, re.MULTILINE)
         assert len(rows) == sum(not is_everywhere for is_everywhere in options.values()), path
+
+
+def test_a_long_help_is_in_groups_of_at_most_twenty_options() -> None:
+    for path, command in _commands("agent", cli):
+        sizes = {heading: len(found) for heading, found in grouped(command, click.Context(command)).items()}
+        assert max(sizes.values()) <= 20, (path, sizes)
+        assert len(sizes) > 2 or sum(sizes.values()) - sizes["Global options"] <= 20, (path, sizes)
+
+
+def test_the_help_and_the_page_have_the_same_groups() -> None:
+    shown = CliRunner().invoke(cli, ["bench", "training", "--help"]).output
+    headings = re.findall(r"^([A-Z][\w ]*):$", shown, re.MULTILINE)
+
+    assert headings == [
+        *("Model and device", "Data", "Measurement", "Several devices or processes", "Accepted for DLBS"),
+        *("Output", "Global options"),
+    ]
+    own, everywhere = headings[:-1], headings[-1]
+    assert set(own) <= set(re.findall(r"^\*\*(.*)\*\*$", page(), re.MULTILINE))
+    assert f"## {everywhere}" in page()
 
 
 def test_an_option_that_commands_share_stands_once() -> None:

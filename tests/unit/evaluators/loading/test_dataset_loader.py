@@ -272,7 +272,9 @@ def waits(dataset: Dataset, work_s: float, **options: int) -> list[float]:
 def test_a_worker_that_is_killed_is_an_error_at_once(prefetch: int) -> None:
     dataset = Killing(64, failing=(8,))
     with DatasetLoader(dataset, PARAMETERS, LoaderOptions(8, **PROCESSES, prefetch=prefetch)) as loader:
-        with pytest.raises(DatasetError, match="was ended by SIGKILL before it was complete; the kernel does"):
+        with pytest.raises(
+            DatasetError, match="was ended by SIGKILL before it was complete; the kernel does"
+        ):
             list(loader.epoch(0))
         assert multiprocessing.active_children() == []
         with pytest.raises(DatasetError, match="the loader is closed"):
