@@ -267,8 +267,7 @@ def serial_percentile_interval(full_ns: NDArray[np.int64], percent: float) -> In
     wider = _widened(len(full_ns), autocorrelation_time(full_ns))
     value_ns = found.value_ns
     return Interval(
-        max(value_ns - wider * (value_ns - found.low_ns), 0.0),
-        value_ns + wider * (found.high_ns - value_ns),
+        max(value_ns - wider * (value_ns - found.low_ns), 0.0), value_ns + wider * (found.high_ns - value_ns)
     )
 
 

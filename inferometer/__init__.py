@@ -78,13 +78,7 @@ if TYPE_CHECKING:
         train,
     )
     from inferometer.client.api.evaluating import Scores, evaluate, measure, score, sweep
-    from inferometer.client.api.load import (
-        LatencyPercentile,
-        RateSearch,
-        WorkloadRun,
-        max_qps,
-        workload,
-    )
+    from inferometer.client.api.load import LatencyPercentile, RateSearch, WorkloadRun, max_qps, workload
     from inferometer.client.api.operators.runs import (
         OperatorArguments,
         OperatorRun,
@@ -126,11 +120,7 @@ if TYPE_CHECKING:
     from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement
     from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement
     from inferometer.evaluators.reports.base import Column, Report, Row, describe
-    from inferometer.evaluators.tasks.metric import (
-        Score,
-        TaskMetric,
-        TaskResult,
-    )
+    from inferometer.evaluators.tasks.metric import Score, TaskMetric, TaskResult
     from inferometer.evaluators.verdict import RunTimes
     from inferometer.manifests.errors import (
         ArtifactError,
@@ -284,37 +274,13 @@ __all__ = [
 ]
 
 _OWNERS = {
-    "evaluators.jobs.options": (
-        "Range",
-        "check_options",
-        "declared",
-        "given_options",
-    ),
-    "client.api.evaluating": (
-        "measure",
-        "evaluate",
-        "sweep",
-        "Scores",
-        "score",
-    ),
+    "evaluators.jobs.options": ("Range", "check_options", "declared", "given_options"),
+    "client.api.evaluating": ("measure", "evaluate", "sweep", "Scores", "score"),
     "evaluators.verdict": ("RunTimes",),
-    "evaluators.jobs.job": (
-        "SystemRequest",
-        "JobCallbacks",
-        "JobResources",
-        "JobStart",
-        "Job",
-    ),
-    "evaluators.kinds.kind": (
-        "Kind",
-        "top_figures",
-    ),
+    "evaluators.jobs.job": ("SystemRequest", "JobCallbacks", "JobResources", "JobStart", "Job"),
+    "evaluators.kinds.kind": ("Kind", "top_figures"),
     "agent": ("__version__",),
-    "agent.artifacts.files": (
-        "Artifacts",
-        "InputSignature",
-        "ModelSignature",
-    ),
+    "agent.artifacts.files": ("Artifacts", "InputSignature", "ModelSignature"),
     "agent.hardware.environment": (
         "Device",
         "DeviceKind",
@@ -358,15 +324,8 @@ _OWNERS = {
         "DatasetIdentity",
         "Sample",
     ),
-    "evaluators.intervals": (
-        "bootstrap_interval",
-        "ScoreInterval",
-    ),
-    "evaluators.tasks.metric": (
-        "TaskMetric",
-        "Score",
-        "TaskResult",
-    ),
+    "evaluators.intervals": ("bootstrap_interval", "ScoreInterval"),
+    "evaluators.tasks.metric": ("TaskMetric", "Score", "TaskResult"),
     "agent.tracing.recorder": (
         "LayerWriter",
         "PredictWindow",
@@ -385,12 +344,7 @@ _OWNERS = {
         "TrainerOptions",
         "TrainingBatch",
     ),
-    "client.api.stored": (
-        "Comparison",
-        "compare",
-        "Evaluations",
-        "evaluations",
-    ),
+    "client.api.stored": ("Comparison", "compare", "Evaluations", "evaluations"),
     "client.api.arguments": (
         "EvaluateArguments",
         "LoadArguments",
@@ -399,63 +353,20 @@ _OWNERS = {
         "SweepArguments",
         "WorkloadArguments",
     ),
-    "client.api.load": (
-        "LatencyPercentile",
-        "RateSearch",
-        "WorkloadRun",
-        "max_qps",
-        "workload",
-    ),
-    "client.api.runs": (
-        "Latency",
-        "Run",
-        "Runs",
-        "TopAccuracy",
-        "Ingestion",
-        "StepPartTimes",
-        "Training",
-    ),
-    "client.serving.from_python": (
-        "ServedAgent",
-        "serve",
-    ),
+    "client.api.load": ("LatencyPercentile", "RateSearch", "WorkloadRun", "max_qps", "workload"),
+    "client.api.runs": ("Latency", "Run", "Runs", "TopAccuracy", "Ingestion", "StepPartTimes", "Training"),
+    "client.serving.from_python": ("ServedAgent", "serve"),
     "client.api.results": ("Rows",),
-    "client.api.benchmarks": (
-        "DataArguments",
-        "IngestionArguments",
-        "TrainingArguments",
-        "ingest",
-        "train",
-    ),
-    "client.api.operators.runs": (
-        "OperatorArguments",
-        "OperatorRun",
-        "OperatorRuns",
-        "benchmark_operators",
-    ),
-    "evaluators.evaluation": (
-        "Evaluation",
-        "Status",
-    ),
+    "client.api.benchmarks": ("DataArguments", "IngestionArguments", "TrainingArguments", "ingest", "train"),
+    "client.api.operators.runs": ("OperatorArguments", "OperatorRun", "OperatorRuns", "benchmark_operators"),
+    "evaluators.evaluation": ("Evaluation", "Status"),
     "evaluators.kinds.batches.measurement": ("BatchMeasurement",),
     "evaluators.kinds.ingestion.measurement": ("IngestionMeasurement",),
-    "evaluators.kinds.load.measurement": (
-        "LoadMeasurement",
-        "RateSearchMeasurement",
-    ),
+    "evaluators.kinds.load.measurement": ("LoadMeasurement", "RateSearchMeasurement"),
     "evaluators.kinds.operators.measurement": ("OperatorMeasurement",),
     "evaluators.kinds.training.measurement": ("TrainingMeasurement",),
-    "evaluators.reports.base": (
-        "Column",
-        "Report",
-        "Row",
-        "describe",
-    ),
-    "manifests.schema": (
-        "Loss",
-        "ModelManifest",
-        "ModelOutput",
-    ),
+    "evaluators.reports.base": ("Column", "Report", "Row", "describe"),
+    "manifests.schema": ("Loss", "ModelManifest", "ModelOutput"),
 }
 
 if not TYPE_CHECKING:  # a type checker reads the imports above, and reports a name that is not there

@@ -73,15 +73,11 @@ KNOWN = {
     "correlated_0.9": KnownTimes(partial(correlated, rho=0.9)),
     # 0.5 of all times are below the quantile 0.5 / 0.7 of the faster ones
     "bimodal": KnownTimes(
-        bimodal,
-        lambda _: BASE_MS * 1.6,
-        lambda _: BASE_MS * (1 + 0.02 * _normal_quantile(0.5 / 0.7)),
+        bimodal, lambda _: BASE_MS * 1.6, lambda _: BASE_MS * (1 + 0.02 * _normal_quantile(0.5 / 0.7))
     ),
     "drift": KnownTimes(drifting, _drifted_mean_ms, _drifted_mean_ms),
     "pauses": KnownTimes(
-        paused,
-        lambda _: BASE_MS + 10,
-        lambda _: BASE_MS * (1 + 0.01 * _normal_quantile(0.5 / 0.95)),
+        paused, lambda _: BASE_MS + 10, lambda _: BASE_MS * (1 + 0.01 * _normal_quantile(0.5 / 0.95))
     ),
 }
 """The kinds by name."""

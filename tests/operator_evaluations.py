@@ -18,10 +18,7 @@ from tests.operator_rows import PEAK, noisy, row
 
 
 def of_rows(
-    evaluation: Evaluation[Any],
-    *rows: OperatorRow,
-    peak: MachinePeak | None = PEAK,
-    **options: Any,
+    evaluation: Evaluation[Any], *rows: OperatorRow, peak: MachinePeak | None = PEAK, **options: Any
 ) -> Evaluation[OperatorMeasurement]:
     """The evaluation with rows of operators."""
     measurement = OperatorMeasurement(rows, OperatorOptions(**options), peak, elapsed_ns=4_000_000_000)

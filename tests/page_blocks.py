@@ -93,9 +93,5 @@ def blocks(page: Path) -> Iterator[Block]:
     for found in _BLOCK.finditer(text):
         line = text.count("\n", 0, found.start("language")) + 1
         yield Block(
-            f"{page.name}:{line}",
-            found["language"],
-            found["text"],
-            found["key"] or "",
-            found["value"] or "",
+            f"{page.name}:{line}", found["language"], found["text"], found["key"] or "", found["value"] or ""
         )

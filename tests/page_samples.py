@@ -41,9 +41,7 @@ def steady(number: int, scale: float = 1.0, batches: int = 120) -> Evaluation:
     base = on_cpu()
     return numbered(
         changed(
-            base,
-            times=batch_times([16] * batches, times.tolist()),
-            conditions=Conditions(Stability.STABLE),
+            base, times=batch_times([16] * batches, times.tolist()), conditions=Conditions(Stability.STABLE)
         ),
         number,
     )

@@ -20,12 +20,7 @@ from inferometer.client.cli.command import database_options, grouped, is_global,
 from inferometer.client.cli.main import PROGRAM, cli
 from inferometer.client.cli.options import dataset_options, system_options
 from inferometer.client.cli.output import output_options, printing_options
-from inferometer.client.commands.bench import (
-    data_options,
-    model_options,
-    result_options,
-    training_options,
-)
+from inferometer.client.commands.bench import data_options, model_options, result_options, training_options
 from inferometer.client.commands.evaluation import filter_options
 from inferometer.client.commands.predict import evaluation_options, load_options
 

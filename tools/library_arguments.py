@@ -106,10 +106,7 @@ CLASSES: Mapping[str, _Arguments] = {
         "``train``", "TypedDict", (TrainingOptions, TrainingRequest), but=_OF_TRAIN, told={}
     ),
     "DeclaredIngestionArguments": _Arguments(
-        "``ingest``",
-        "TypedDict",
-        (IngestionRequest,),
-        but=("batch_size", "reader", "fail_on_error"),
+        "``ingest``", "TypedDict", (IngestionRequest,), but=("batch_size", "reader", "fail_on_error")
     ),
     "DeclaredOperatorArguments": _Arguments(
         "``benchmark_operators``", "TypedDict", (OperatorOptions,), but=("dtype",)

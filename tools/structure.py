@@ -32,11 +32,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("agent", "client", "evaluators", "manifests", "protos", "inferometer")
-LISTS = (
-    "agent/architectures",
-    "agent/operators/table",
-    "evaluators/reports",
-)
+LISTS = ("agent/architectures", "agent/operators/table", "evaluators/reports")
 """Folders, not counted as rooms, with a file for each of many models, groups of operators or reports."""
 
 _WITH_ROOMS = ("agent", "client", "evaluators")

@@ -128,10 +128,7 @@ INCEPTION4_STEM: Sequence[Layer] = (
 )
 """Maps 299 × 299 pixels to 384 channels of 35 × 35 (figure 3 of the paper)."""
 _BLOCK_A = Branches(
-    C(96, 1),
-    (C(64, 1), same(96, 3)),
-    (C(64, 1), same(96, 3), same(96, 3)),
-    (Pooling.AVERAGE, C(96, 1)),
+    C(96, 1), (C(64, 1), same(96, 3)), (C(64, 1), same(96, 3), same(96, 3)), (Pooling.AVERAGE, C(96, 1))
 )
 _BLOCK_B = Branches(
     C(384, 1),
@@ -167,10 +164,7 @@ INCEPTION_RESNET_STEM: Sequence[Layer] = (
     C(192, 3),
     Pooling.HALVE,
     Branches(
-        C(96, 1),
-        (C(48, 1), same(64, 5)),
-        (C(64, 1), same(96, 3), same(96, 3)),
-        (Pooling.AVERAGE, C(64, 1)),
+        C(96, 1), (C(48, 1), same(64, 5)), (C(64, 1), same(96, 3), same(96, 3)), (Pooling.AVERAGE, C(64, 1))
     ),
 )
 """Maps 299 × 299 pixels to 320 channels of 35 × 35."""
@@ -186,9 +180,7 @@ _REDUCTION_B = Branches(
 
 _BRANCHES_8 = Branches(C(192, 1), (C(192, 1), same(224, 1, 3), same(256, 3, 1)))
 _RESIDUAL_35 = Residual(
-    Branches(C(32, 1), (C(32, 1), same(32, 3)), (C(32, 1), same(48, 3), same(64, 3))),
-    320,
-    scale=0.17,
+    Branches(C(32, 1), (C(32, 1), same(32, 3)), (C(32, 1), same(48, 3), same(64, 3))), 320, scale=0.17
 )
 _RESIDUAL_17 = Residual(
     Branches(C(192, 1), (C(129, 1), C(160, (1, 7), padding=(1, 2)), C(192, (7, 1), padding=(2, 1)))),

@@ -445,11 +445,7 @@ def infer_reply(answer: InferAnswer, request: InferRequest) -> Reply:
     outputs: list[str] = []
     binary: list[bytes | memoryview] = []
     for output, content in zip(message.outputs, answer.raw, strict=True):
-        item: dict[str, Any] = {
-            "name": output.name,
-            "datatype": output.datatype,
-            "shape": list(output.shape),
-        }
+        item: dict[str, Any] = {"name": output.name, "datatype": output.datatype, "shape": list(output.shape)}
         data = ""
         if REGION in output.parameters:
             pass  # holds the elements; Triton's client accepts no parameter other than that of binary data

@@ -41,11 +41,7 @@ class GrpcCall(CallContext):
     __slots__ = ("_context",)
 
     def __init__(
-        self,
-        context: grpc.aio.ServicerContext[Any, Any],
-        record: Call,
-        metadata: Metadata,
-        threads: Executor,
+        self, context: grpc.aio.ServicerContext[Any, Any], record: Call, metadata: Metadata, threads: Executor
     ) -> None:
         super().__init__(record, metadata, threads)
         self._context = context

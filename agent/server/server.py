@@ -279,10 +279,7 @@ class AgentServer:
     def load(self) -> AgentLoad:
         """The current load of the agent."""
         return AgentLoad(
-            self._stopping.is_set(),
-            len(self._sessions),
-            self._observation.watch.trouble,
-            self.models.loaded,
+            self._stopping.is_set(), len(self._sessions), self._observation.watch.trouble, self.models.loaded
         )
 
     def _is_ready(self) -> bool:

@@ -43,10 +43,7 @@ def date_fault(certificate: Path, key: Path) -> str | None:
     except (OSError, ValueError):  # they have changed since they were checked
         return None
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
-    sides = (
-        client.wrap_bio(to_client, to_server),
-        server.wrap_bio(to_server, to_client, server_side=True),
-    )
+    sides = (client.wrap_bio(to_client, to_server), server.wrap_bio(to_server, to_client, server_side=True))
     for side in (*sides, *sides):
         try:
             side.do_handshake()

@@ -152,11 +152,7 @@ class ServedModel:
         return 0 if since_ns is None else self._clock() - since_ns
 
     def infer(
-        self,
-        tensors: Tensors,
-        *,
-        deadline_ns: int | None = None,
-        is_active: Callable[[], bool] = always,
+        self, tensors: Tensors, *, deadline_ns: int | None = None, is_active: Callable[[], bool] = always
     ) -> Inferred:
         """Runs the model on one request, perhaps together with others, and waits for it.
 

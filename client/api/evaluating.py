@@ -162,11 +162,7 @@ def _values(name: str, given: Any) -> list[Any]:
 
 
 def measure(
-    kind: str,
-    model: str | os.PathLike[str] | object = MODEL,
-    *,
-    publish: bool = True,
-    **options: Any,
+    kind: str, model: str | os.PathLike[str] | object = MODEL, *, publish: bool = True, **options: Any
 ) -> Evaluation[Any]:
     """Runs a kind of measurement that a plug-in adds, like ``agent measure``, and returns the evaluation.
 

@@ -16,11 +16,7 @@ from inferometer.client.api.results import M, Result
 from inferometer.client.api.runner import measured_group
 from inferometer.evaluators.jobs.options import MODEL, values_of
 from inferometer.evaluators.kinds.load.job import load_job
-from inferometer.evaluators.kinds.load.measurement import (
-    LoadMeasurement,
-    RateAnswer,
-    RateSearchMeasurement,
-)
+from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, RateAnswer, RateSearchMeasurement
 from inferometer.evaluators.kinds.load.report import MaxQpsReport, WorkloadReport
 from inferometer.evaluators.kinds.load.request import LoadRequest, MaxQpsRequest, WorkloadRequest
 from inferometer.evaluators.kinds.load.summary import LoadSummary

@@ -88,9 +88,7 @@ def newest(store: EvaluationStore, on_unreadable: Callable[[StoreError], None] =
 
 
 def others_of(
-    store: EvaluationStore,
-    evaluation: Evaluation,
-    on_unreadable: Callable[[StoreError], None] = left_out,
+    store: EvaluationStore, evaluation: Evaluation, on_unreadable: Callable[[StoreError], None] = left_out
 ) -> Sequence[Evaluation]:
     """Returns the other readable evaluations of an evaluation's group, the shallowest trace level first."""
     if evaluation.group_id is None:
@@ -195,11 +193,7 @@ def evaluations(
     if limit is not None and limit < 1:
         raise ConfigurationError(f"limit is {limit}; it must be at least 1, or None for all")
     report = OverviewReport()
-    wanted = EvaluationFilter(
-        model_name=model,
-        framework_name=framework,
-        limit=limit,
-    )
+    wanted = EvaluationFilter(model_name=model, framework_name=framework, limit=limit)
     with closing(library_invocation().open_store()) as store:
         found = store.find(wanted, lambda error: _log.warning("left out %s", error))
     batches = of_kind(found, BatchMeasurement)

@@ -75,10 +75,7 @@ format_options = options(
 )
 """Adds the options for the format and destination of rows."""
 _sort_option = option(
-    "--sort",
-    "order",
-    metavar="NAMES",
-    help="Sort by these columns; -NAME sorts from the highest value down.",
+    "--sort", "order", metavar="NAMES", help="Sort by these columns; -NAME sorts from the highest value down."
 )
 printing_options = options(format_options, _sort_option, heading=OUTPUT)
 """Adds the options for the order, format and destination of rows."""

@@ -44,12 +44,7 @@ def op() -> None:
 
 def _category_option(help_text: str) -> _Decorator:
     return option(
-        "--category",
-        "categories",
-        multiple=True,
-        metavar="NAME",
-        help=help_text,
-        shell_complete=categories,
+        "--category", "categories", multiple=True, metavar="NAME", help=help_text, shell_complete=categories
     )
 
 

@@ -45,12 +45,7 @@ from inferometer.evaluators.kinds.kind import SpanSource, timed_by
 from inferometer.evaluators.kinds.registry import kind_of
 from inferometer.evaluators.kinds.reports import LayersReport, TraceReport, heaviest
 from inferometer.evaluators.kinds.summary import conditions_rows, name_width
-from inferometer.evaluators.reports.base import (
-    REPORTS,
-    Report,
-    describe,
-    find_report,
-)
+from inferometer.evaluators.reports.base import REPORTS, Report, describe, find_report
 from inferometer.evaluators.reports.writer import Format, write
 from inferometer.evaluators.store.evaluation_store import EvaluationStore
 from inferometer.manifests.errors import OutputError, printable

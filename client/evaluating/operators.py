@@ -189,10 +189,7 @@ def _exit_code(evaluations: list[Evaluation[OperatorMeasurement]]) -> int:
     return _FAILED_ROWS if set(BAD_ROWS) & set(told) else SUCCESS
 
 
-_NAMED = (
-    Column("operator", "operator", stays=True),
-    Column("category", "category", stays=True),
-)
+_NAMED = (Column("operator", "operator", stays=True), Column("category", "category", stays=True))
 _SUMMARY = Column("summary", "what it computes", detail=2, wraps=True)
 _UNCOVERED = (Column("framework_name", "framework"), Column("operator", "operator"))
 

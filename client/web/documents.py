@@ -14,13 +14,7 @@ import yaml
 
 from inferometer.agent.hardware.environment import Weights
 from inferometer.agent.inference.results import SystemDescription
-from inferometer.client.web.elements import (
-    chart_document,
-    columns_of,
-    figures_of,
-    table_of,
-    text_of,
-)
+from inferometer.client.web.elements import chart_document, columns_of, figures_of, table_of, text_of
 from inferometer.evaluators.comparing.job import ComparisonRequest, compare
 from inferometer.evaluators.comparing.sides import DIFFERS, Side
 from inferometer.evaluators.drawing.charts import PointChart
@@ -332,10 +326,7 @@ def _remarks(evaluation: Evaluation, timed: Evaluation) -> Iterator[str]:
 
 
 def _reported(
-    evaluation: Evaluation,
-    timed: Evaluation,
-    reports: Reports,
-    spans: SpanSource | None,
+    evaluation: Evaluation, timed: Evaluation, reports: Reports, spans: SpanSource | None
 ) -> tuple[list[dict[str, Any]], list[tuple[str, str]], list[dict[str, Any]]]:
     """Returns the figures, other values by name, and tables of all reports that accept the evaluation."""
     figures: list[dict[str, Any]] = []

@@ -16,14 +16,7 @@ import os
 import signal
 import socket
 import ssl
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Generator,
-    Iterable,
-    MutableMapping,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass

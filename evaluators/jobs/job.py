@@ -15,9 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from inferometer.agent.artifacts.files import ArtifactCache
 from inferometer.agent.inference.given_models import GivenModel
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.results import (
-    SystemDescription,
-)
+from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.tracing.recorder import TraceLevel, TraceScope
 from inferometer.agent.training.trainer import CompanionsOf, Trainer, TrainerOptions
@@ -26,10 +24,7 @@ from inferometer.evaluators.evaluation import Evaluation, SystemUnderTest, Tenso
 from inferometer.evaluators.evaluation import Progress as Progress
 from inferometer.evaluators.jobs import options as defaults
 from inferometer.manifests.catalog import Catalog
-from inferometer.manifests.errors import (
-    ConfigurationError,
-    NotFoundError,
-)
+from inferometer.manifests.errors import ConfigurationError, NotFoundError
 from inferometer.manifests.inputs import TensorSpec
 from inferometer.manifests.schema import ModelManifest
 

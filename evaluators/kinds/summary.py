@@ -13,12 +13,7 @@ from inferometer.agent.inference.results import LOCAL_AGENT, InputFailure
 from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.evaluators.datasets.files import printable_name
 from inferometer.evaluators.evaluation import Evaluation, Status, TimedMeasurement
-from inferometer.evaluators.intervals import (
-    AUTOCORRELATION_TIMES,
-    Interval,
-    batches_for_interval,
-    mean_reach,
-)
+from inferometer.evaluators.intervals import AUTOCORRELATION_TIMES, Interval, batches_for_interval, mean_reach
 from inferometer.evaluators.statistics import carried_percentile, values_for_percentile
 
 

@@ -236,13 +236,7 @@ class QueryLog:
             self._reasons[reason] += 1
 
     def confirmed(
-        self,
-        query: int,
-        *,
-        queue_ns: int = -1,
-        batch_ns: int = -1,
-        predict_ns: int = -1,
-        batch_size: int = 0,
+        self, query: int, *, queue_ns: int = -1, batch_ns: int = -1, predict_ns: int = -1, batch_size: int = 0
     ) -> None:
         """Records the times of an answer that has already been recorded; see ``target.CheckedAnswers``."""
         with self._lock:

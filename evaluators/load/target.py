@@ -263,13 +263,7 @@ class CheckedAnswers(Answers, Protocol):
     """Receives answers whose content is checked only after the run, and then the results of the checks."""
 
     def confirmed(
-        self,
-        query: int,
-        *,
-        queue_ns: int = -1,
-        batch_ns: int = -1,
-        predict_ns: int = -1,
-        batch_size: int = 0,
+        self, query: int, *, queue_ns: int = -1, batch_ns: int = -1, predict_ns: int = -1, batch_size: int = 0
     ) -> None:
         """Receives the times of an answer that proved right; see ``answered``."""
         ...

@@ -133,10 +133,7 @@ VERDICT_COLUMN = Column("verdict", "verdict")
 INVALID_COLUMN = Column("invalid", "INVALID", detail=3)
 """The reason for ``INVALID``."""
 
-SCORE_COLUMNS = (
-    Column("score_name", "score name"),
-    Column("score", "score", decimals=4),
-)
+SCORE_COLUMNS = (Column("score_name", "score name"), Column("score", "score", decimals=4))
 """The most important score of a task other than classification, which has columns of its own."""
 
 

@@ -141,11 +141,7 @@ class _Calibration:
     def bins(self) -> list[dict[str, float | int]]:
         """Returns, for each non-empty bin, its samples, mean confidence and share of correct predictions."""
         return [
-            {
-                "samples": int(count),
-                "confidence": float(confidence / count),
-                "accuracy": float(right / count),
-            }
+            {"samples": int(count), "confidence": float(confidence / count), "accuracy": float(right / count)}
             for count, confidence, right in zip(self._counts, self._confidence, self._right, strict=True)
             if count
         ]
@@ -212,10 +208,7 @@ class TextClassificationMetric(TaskMetric):
             return None
         true, predicted = np.asarray(self._true, np.int64), np.asarray(self._predicted, np.int64)
         classes = max(len(self._labels), int(max(true.max(), predicted.max())) + 1)
-        scores = [
-            share_score("accuracy", true == predicted),
-            _f1(true, predicted, classes, self._positive),
-        ]
+        scores = [share_score("accuracy", true == predicted), _f1(true, predicted, classes, self._positive)]
         return TaskResult(
             self.task, self._definition(), len(true), scores, self._details(true, predicted, classes)
         )

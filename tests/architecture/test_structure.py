@@ -108,7 +108,7 @@ def test_circles_and_rooms_in_both_directions_are_found(tmp_path: Path) -> None:
     )
 
     assert source.cycles == [
-        ["inferometer.agent.one.a", "inferometer.agent.two.b", "inferometer.agent.two.c"],
+        ["inferometer.agent.one.a", "inferometer.agent.two.b", "inferometer.agent.two.c"]
     ]
     assert source.mutual_rooms == [("one", "two")]
 

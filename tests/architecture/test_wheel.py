@@ -116,12 +116,7 @@ def _run_installed(installed: Path, *command: str, folder: Path | None = None) -
     search = os.pathsep.join(map(str, [*filter(None, [folder]), installed]))
     own = {"PYTHONPATH": search, "AGENT_DATA_DIR": str((folder or installed) / "data")}
     done = subprocess.run(
-        command,
-        cwd=folder or installed.parent,
-        env=kept | own,
-        capture_output=True,
-        text=True,
-        timeout=120,
+        command, cwd=folder or installed.parent, env=kept | own, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

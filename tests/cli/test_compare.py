@@ -298,7 +298,7 @@ def test_in_what_both_differ_is_said(agent: Agent, keep: Keep) -> None:
 
     said = [line for line in answer.stderr.splitlines() if line.startswith("differs: ")]
     assert [line.split(":")[1].strip() for line in said] == [
-        *("framework", "weights", "dataset", "device", "threads", "host", "batch size", "inputs"),
+        *("framework", "weights", "dataset", "device", "threads", "host", "batch size", "inputs")
     ]
     assert "differs: batch size: 16 (A), 8 (B)" in said
     assert "top1" not in {row["figure"] for row in answer.rows}

@@ -211,11 +211,7 @@ def test_fish_completes(in_shell: Callable[[str, str], list[str]]) -> None:
 
     found = in_shell("fish", lines)
 
-    assert [line.partition("\t")[0] for line in found] == [
-        "--model_name=DigitsCNN",
-        "id,weights",
-        "max-qps",
-    ]
+    assert [line.partition("\t")[0] for line in found] == ["--model_name=DigitsCNN", "id,weights", "max-qps"]
 
 
 def test_the_script_of_zsh_is_one(in_shell: Callable[[str, str], list[str]]) -> None:

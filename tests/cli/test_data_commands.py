@@ -33,13 +33,7 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize(
     ("backend", "options"),
-    [
-        ("recordio", []),
-        ("caffe_lmdb", []),
-        ("caffe_lmdb", ["--raw"]),
-        ("image_folder", []),
-        ("npz", []),
-    ],
+    [("recordio", []), ("caffe_lmdb", []), ("caffe_lmdb", ["--raw"]), ("image_folder", []), ("npz", [])],
 )
 def test_what_is_converted_is_as_accurate_in_every_format(agent, tmp_path, backend, options):
     target = tmp_path / ("digits.npz" if backend == "npz" else "digits")

@@ -222,10 +222,7 @@ class TestDatasets:
 
     def test_one_that_cannot_be_had_is_one_line(self, agent, file_server, url):
         file_server.serve("/data/digits.zip", Answer(status=404))
-        for command in (
-            ("predict", "dataset", *FEW),
-            ("download", "dataset"),
-        ):
+        for command in (("predict", "dataset", *FEW), ("download", "dataset")):
             answer = agent(*command, "--dataset_name=remote_digits")
             assert answer.code == 4
             assert f"field path: {url} cannot be downloaded: the server answered 404" in answer.error

@@ -11,12 +11,7 @@ from PIL import Image
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.operators.operator import Operator, OperatorRunner, RunnerOptions, operators
 from inferometer.client.api.invocation import library_invocation
-from inferometer.client.evaluating.operators import (
-    explained_lines,
-    open_traced,
-    traced_lines,
-    traced_request,
-)
+from inferometer.client.evaluating.operators import explained_lines, open_traced, traced_lines, traced_request
 from inferometer.evaluators.kinds.operators.cases import draw_inputs
 from inferometer.evaluators.kinds.operators.from_trace import explain, request_of
 from inferometer.evaluators.kinds.operators.measurement import OperatorRow, RowStatus

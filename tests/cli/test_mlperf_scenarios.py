@@ -83,10 +83,9 @@ def check(agent: Agent, answer: Answer, scenario: Scenario) -> None:
 
 @pytest.mark.parametrize("scenario", Scenario)
 def test_a_scenario_gives_loadgens_figures_beside_ours(agent: Agent, scenario: Scenario) -> None:
-    more = {
-        Scenario.SERVER: SERVER,
-        Scenario.OFFLINE: ("--synthetic", "--include_preprocess=false"),
-    }.get(scenario, ())
+    more = {Scenario.SERVER: SERVER, Scenario.OFFLINE: ("--synthetic", "--include_preprocess=false")}.get(
+        scenario, ()
+    )
     check(agent, agent(*SCENARIO, f"--scenario={scenario.value}", "--max_batch_size=4", *more), scenario)
 
 

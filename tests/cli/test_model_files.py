@@ -175,10 +175,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
         "input image has the shape (batch, 3, ?, ?), in which not only the batch is open; give input_shape",
     ),
     "none.onnx": (lambda path: save_onnx(path, None), "input image has no shape; give input_shape"),
-    "flat.onnx": (
-        lambda path: save_onnx(path, ("batch",)),
-        "has the shape (batch); accepted: a batch",
-    ),
+    "flat.onnx": (lambda path: save_onnx(path, ("batch",)), "has the shape (batch); accepted: a batch"),
     "wide.onnx": (
         lambda path: save_onnx(path, element_type=TensorProto.UINT64),
         "input image is uint64; accepted: float32, float16",
@@ -191,10 +188,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda path: torch.save(TinyNet().state_dict(), path),
         "is a state dict of 4 entries: weights without their network. Save the network too: torch.export",
     ),
-    "whole.pt": (
-        lambda path: torch.save(TinyNet(), path),
-        "holds pickled Python objects, which are not",
-    ),
+    "whole.pt": (lambda path: torch.save(TinyNet(), path), "holds pickled Python objects, which are not"),
     "legacy.pt": (lambda path: path.write_bytes(pickle.dumps({"a": 1})), "holds pickled Python objects"),
     "evil.pt": (lambda path: torch.save(Whole(path.parent / "ran"), path), "holds pickled Python objects"),
     "text.pt2": (
@@ -230,10 +224,7 @@ def test_a_wrong_file_is_one_clear_line(predict, tmp_path, name) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (
-            ("--input_shape=3,8,9",),
-            "has the shape (batch, 3, 8, 8); found inputs of (batch, 3, 8, 9)",
-        ),
+        (("--input_shape=3,8,9",), "has the shape (batch, 3, 8, 8); found inputs of (batch, 3, 8, 9)"),
         (("--input_shape=3,0",), "3,0 is not a shape; separate sizes by commas"),
         (("--model_version=1",), "model_version chooses a manifest"),
         (("--agent=localhost:1",), "model_path works only in this process and cannot be"),

@@ -107,10 +107,7 @@ def test_priorities_and_their_policies_have_tritons_names(tmp_path):
         (["--default_queue_policy=allow_timeout_override=1"], 'is "1"; allowed: true or false'),
         (["--default_queue_policy=max_queue_size=1,max_queue_size=2"], "has max_queue_size twice"),
         (["--version_policy=latest"], 'version_policy: found "latest"; allowed: all, latest:N with N from 1'),
-        (
-            ["--version_policy=all", "--version_policy=digitscnn=latest:x"],
-            'version_policy: found "latest:x"',
-        ),
+        (["--version_policy=all", "--version_policy=digitscnn=latest:x"], 'version_policy: found "latest:x"'),
         (["--preferred_batch_sizes=4,x"], '"4,x" is not a list of sizes; give numbers with commas'),
         (["--preferred_batch_sizes=8"], "preferred_batch_sizes has 8; allowed: 1 to max_batch_size, 1"),
         (["--max_queue_delay_ms=nan"], "nan is not a finite number"),

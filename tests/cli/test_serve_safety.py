@@ -78,11 +78,7 @@ def test_tls_of_clients_stands_in_the_environment_or_the_configuration(
 
 @pytest.mark.parametrize(
     ("flags", "said"),
-    [
-        ((), "has no TLS and no secret"),
-        ((SECRET,), "has no TLS;"),
-        (("--tls",), "has no secret;"),
-    ],
+    [((), "has no TLS and no secret"), ((SECRET,), "has no TLS;"), (("--tls",), "has no secret;")],
 )
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "0"])
 def test_address_that_others_reach_is_refused_unless_it_is_safe(

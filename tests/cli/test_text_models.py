@@ -31,14 +31,7 @@ from tests.bert_shaped import INPUTS, VOCABULARY, BertShaped, save_onnx, save_sc
 from tests.cli.conftest import Agent
 
 FRAMEWORKS = ("ONNXRuntime", "PyTorch")
-TEXTS = (
-    "Ada met Charles in 1833.",
-    "who?",
-    "the numbers",
-    "Charles loved numbers and Ada",
-    "when",
-    "in in",
-)
+TEXTS = ("Ada met Charles in 1833.", "who?", "the numbers", "Charles loved numbers and Ada", "when", "in in")
 STARTED = {0, 8}
 """The exit codes of a load that was measured: 8 is one that a busy machine sent late."""
 TASKS: dict[str, dict[str, Any]] = {

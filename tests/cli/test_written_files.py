@@ -119,12 +119,7 @@ def test_traced_and_profiled_evaluation_writes_into_its_own_folders_only(
     place: Place, framework: str
 ) -> None:
     place.run(
-        "predict",
-        "dataset",
-        "--num_file_parts=1",
-        f"--framework_name={framework}",
-        TRACED,
-        "--profile",
+        "predict", "dataset", "--num_file_parts=1", f"--framework_name={framework}", TRACED, "--profile"
     )
     assert place.written_elsewhere() == set()
     assert list(place.left()) == []

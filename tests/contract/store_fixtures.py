@@ -26,11 +26,7 @@ from inferometer.agent.tasks.predictions import Classifications
 from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.kinds.batches.measurement import (
-    BatchMeasurement,
-    BatchTimes,
-    InputPrediction,
-)
+from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, BatchTimes, InputPrediction
 from inferometer.evaluators.kinds.batches.request import BatchOptions
 from inferometer.evaluators.store.evaluation_store import EvaluationStore
 from inferometer.evaluators.store.opening import open_store

@@ -136,11 +136,7 @@ def _without(value: Any, name: str) -> Any:
 
 
 def test_evaluations_are_found_by_what_was_asked(store: EvaluationStore) -> None:
-    kept = {
-        "batches": make_evaluation(),
-        "load": loaded(2),
-        "rate_search": loaded(2, search=True),
-    }
+    kept = {"batches": make_evaluation(), "load": loaded(2), "rate_search": loaded(2, search=True)}
     for evaluation in kept.values():
         store.save(evaluation)
 

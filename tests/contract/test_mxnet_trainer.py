@@ -10,12 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from trainer_fixtures import (
-    batch_of,
-    manifest_of,
-    trainer_of,
-    write_architectures,
-)
+from trainer_fixtures import batch_of, manifest_of, trainer_of, write_architectures
 
 from inferometer.agent.frameworks.mxnet.kvstore import KVSTORES, kvstore_environment, serve_kvstore
 from inferometer.agent.hardware.environment import CPU, Device, DeviceKind, Precision, Weights

@@ -22,7 +22,7 @@ FRAMEWORKS = [entry.name for entry in BUILTIN if entry.operators]
 SEED = 0
 WRONG_GRADIENTS = {
     # scale · (alpha + output) for negative data, in place of scale · alpha + output
-    ("selu", "MXNet"),
+    ("selu", "MXNet")
 }
 
 

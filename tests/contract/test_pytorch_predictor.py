@@ -245,11 +245,7 @@ with PyTorchPredictor(manifest, artifacts, PredictorOptions()) as predictor:
     _, artifacts = digits
     arguments = [DIGITS.model_dump_json(), str(artifacts.weights)]
     done = subprocess.run(
-        [sys.executable, "-c", beside, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
+        [sys.executable, "-c", beside, *arguments], capture_output=True, text=True, timeout=120, check=True
     )
     assert done.stdout == f"{default_threads()}\n"
 

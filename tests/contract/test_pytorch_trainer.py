@@ -14,12 +14,7 @@ from trainer_fixtures import batch_of, cross_entropy, manifest_of, options_of, t
 from inferometer.agent.hardware.environment import CPU, Weights
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.training.trainer import OptimizerOptions, Rank, TrainingBatch, open_trainer
-from inferometer.manifests.errors import (
-    ArtifactError,
-    ConfigurationError,
-    OutOfMemoryError,
-    TrainingError,
-)
+from inferometer.manifests.errors import ArtifactError, ConfigurationError, OutOfMemoryError, TrainingError
 
 BROKEN = {
     "frozen": "self.register_buffer('weight', torch.ones(3, 5))\n",

@@ -24,15 +24,8 @@ from inferometer.agent.architectures.sources import Architectures
 from inferometer.agent.artifacts.files import resolve_model
 from inferometer.agent.hardware.environment import CPU, Precision, PredictorOptions, Weights
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.training.trainer import (
-    OPTIMIZERS,
-    OptimizerOptions,
-    Trainer,
-    TrainingBatch,
-)
-from inferometer.manifests.errors import (
-    TrainingError,
-)
+from inferometer.agent.training.trainer import OPTIMIZERS, OptimizerOptions, Trainer, TrainingBatch
+from inferometer.manifests.errors import TrainingError
 
 PLAIN_SGD = OptimizerOptions(learning_rate=0.1)
 SHAPES = {

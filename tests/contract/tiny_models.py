@@ -35,7 +35,7 @@ def tiny_manifest(framework: str, dimensions: tuple[int, ...] = DIMENSIONS, **mo
             "name": "Tiny",
             "framework": {"name": framework},
             "inputs": [
-                {"type": "image", "parameters": {"dimensions": list(dimensions), "color_mode": "GRAY"}},
+                {"type": "image", "parameters": {"dimensions": list(dimensions), "color_mode": "GRAY"}}
             ],
             "output": {"type": "raw"},
             "model": model or {"graph_path": "graph"},

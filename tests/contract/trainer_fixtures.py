@@ -163,11 +163,7 @@ def write_architectures(folder: Path) -> Path:
 
 
 def manifest_of(
-    framework: str,
-    name: str,
-    *,
-    dimensions: tuple[int, ...] | None = None,
-    weights: Path | None = None,
+    framework: str, name: str, *, dimensions: tuple[int, ...] | None = None, weights: Path | None = None
 ) -> ModelManifest:
     """The manifest of an architecture; its dimensions are those of the suite's own unless they are given."""
     files = {"architecture": name}
@@ -178,7 +174,7 @@ def manifest_of(
             "name": "Trained",
             "framework": {"name": framework},
             "inputs": [
-                {"type": "tensor", "parameters": {"dimensions": list(dimensions or DIMENSIONS[name])}},
+                {"type": "tensor", "parameters": {"dimensions": list(dimensions or DIMENSIONS[name])}}
             ],
             "output": {"type": "raw"},
             "model": files,

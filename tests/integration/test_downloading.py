@@ -361,10 +361,7 @@ class TestRedirects:
             ("http://[::1]:9/x", ": leads to this machine or a private network"),
             ("http://user:pass@example.org/x", "example.org/x: contains a user name, which is not supported"),
             ("http://[/x", ": is not a valid address"),
-            (
-                "http://no-such-host.invalid/x",
-                "redirects to http://no-such-host.invalid/x: ",
-            ),
+            ("http://no-such-host.invalid/x", "redirects to http://no-such-host.invalid/x: "),
         ],
     )
     def test_one_to_where_nothing_is_downloaded_from_is_refused(

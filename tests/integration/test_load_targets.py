@@ -23,12 +23,7 @@ from inferometer.evaluators.datasets.opening import open_dataset
 from inferometer.evaluators.load.arrivals import Schedule
 from inferometer.evaluators.load.local_target import LocalTarget
 from inferometer.evaluators.load.queries import Outcome, QueryLog
-from inferometer.evaluators.load.target import (
-    PreparedInputs,
-    ReadInputs,
-    prepare_inputs,
-    read_inputs,
-)
+from inferometer.evaluators.load.target import PreparedInputs, ReadInputs, prepare_inputs, read_inputs
 from inferometer.manifests.catalog import Catalog
 from inferometer.protos.inferometer.v1 import predict_pb2
 from inferometer.protos.inferometer.v1.predict_pb2_grpc import PredictServiceStub
@@ -345,10 +340,7 @@ def test_an_input_that_an_agent_cannot_preprocess_fails_alone(start_agent):
     Image.new("L", (SIDE, SIDE), 7).save(file, "PNG")
     good = EncodedImage(file.getvalue())
     inputs = ReadInputs((good, EncodedImage(b"none"), Pixels(np.zeros((SIDE, SIDE), np.uint8))), "three")
-    with (
-        open_remote_agent(start_agent().address, "Mean") as remote,
-        RemoteTarget(remote, inputs) as target,
-    ):
+    with open_remote_agent(start_agent().address, "Mean") as remote, RemoteTarget(remote, inputs) as target:
         log = run(target, 6)
 
     assert log.queries().outcome.tolist() == [Outcome.ANSWERED, Outcome.FAILED, Outcome.ANSWERED] * 2

@@ -127,11 +127,7 @@ def test_a_search_finds_the_capacity_of_a_predictor_that_sleeps(scripted_target,
         session = LoadSession(target, RunLimits(10_000.0))
         session.warm_up(1)  # from here on counts the time of the search
         options = MaxQpsOptions(
-            latency_bound_ms=bound_s * 1e3,
-            initial_qps=50,
-            tolerance=0.02,
-            time_budget_s=10,
-            min_duration_s=1,
+            latency_bound_ms=bound_s * 1e3, initial_qps=50, tolerance=0.02, time_budget_s=10, min_duration_s=1
         )
         answer = search_max_qps(options, Prober(session))
         elapsed_s = session.elapsed_s

@@ -123,10 +123,7 @@ def test_what_fails_leaves_a_row_and_all_others_are_whole() -> None:
         assert bool(len(row.times_ns)) == (size in measured)
         assert row.api == "numpy" or size not in {*measured, WRONG}
     reasons = {size: (row.status, row.reason) for size, row in zip(sizes, rows, strict=True)}
-    assert reasons[RAISES] == (
-        RowStatus.FAILED,
-        "add in Numbers: the kernel failed at its second line",
-    )
+    assert reasons[RAISES] == (RowStatus.FAILED, "add in Numbers: the kernel failed at its second line")
     assert reasons[KILLED] == (
         RowStatus.FAILED,
         "its process was ended by SIGKILL before it was complete; the kernel does that when memory runs out",
@@ -176,10 +173,7 @@ def test_rows_that_a_framework_lacks_are_there() -> None:
     assert [row.reason for row in letters.measurement.rows] == ["Letters cannot add"] * 3
     assert {row.status for row in letters.measurement.rows} == {RowStatus.MISSING}
     [row] = rows_of(RIGHT, request={"forms": ("nd",)})
-    assert (row.status, row.reason) == (
-        RowStatus.MISSING,
-        "Numbers has no nd of it; it has plain, other",
-    )
+    assert (row.status, row.reason) == (RowStatus.MISSING, "Numbers has no nd of it; it has plain, other")
 
 
 def test_processes_are_fresh_and_frameworks_take_turns() -> None:

@@ -55,10 +55,7 @@ def driver_of(
 
 
 def test_a_plan_completes_although_a_node_is_lost_and_a_job_is_cancelled(
-    cluster: SlurmCluster,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    cluster: SlurmCluster, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENT_DATA_DIR", str(tmp_path))
     folder, file = tmp_path / "plans" / "s", tmp_path / "s.yaml"
@@ -92,10 +89,7 @@ def test_a_plan_completes_although_a_node_is_lost_and_a_job_is_cancelled(
 
 
 def test_a_driver_that_is_killed_is_taken_up_again(
-    cluster: SlurmCluster,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    cluster: SlurmCluster, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENT_DATA_DIR", str(tmp_path))
     folder, file = tmp_path / "plans" / "s", tmp_path / "s.yaml"
@@ -196,10 +190,7 @@ clusters:
 
 
 def test_cpus_and_a_gpu_in_one_plan_by_the_command_line(
-    cluster: SlurmCluster,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    cluster: SlurmCluster, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENT_DATA_DIR", str(tmp_path / "data"))
     (tmp_path / "config.yaml").write_text(CLUSTERS)

@@ -102,9 +102,7 @@ def test_call_that_fails_has_its_name_in_the_answer_and_its_traceback_in_the_log
     log = log_as(LogFormat.JSON)
     with pytest.raises(grpc.RpcError) as error:
         client.v1.Open(
-            predict_pb2.OpenRequest(model_name="Nowhere"),
-            metadata=[("x-request-id", "a")],
-            timeout=TIMEOUT_S,
+            predict_pb2.OpenRequest(model_name="Nowhere"), metadata=[("x-request-id", "a")], timeout=TIMEOUT_S
         )
     trailing = dict(error.value.trailing_metadata())
     assert trailing == {"x-request-id": "a", "inferometer-error": "UnknownModelError"}

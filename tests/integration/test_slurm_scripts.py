@@ -132,11 +132,7 @@ def test_what_is_quoted_arrives(slurm_cluster: SlurmCluster, write: Script, envi
 
 
 def test_a_new_environment_is_installed_from_the_folder_alone(
-    slurm_cluster: SlurmCluster,
-    write: Script,
-    wheels: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    slurm_cluster: SlurmCluster, write: Script, wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "config" / "inferometer").mkdir(parents=True)
     (tmp_path / "config" / "inferometer" / "config.yaml").write_text(

@@ -60,12 +60,7 @@ class _Place:
     def __init__(self, folder: Path) -> None:
         self._environment = {**os.environ, "AGENT_DATA_DIR": str(folder / "data")}
         self._plan = folder / "plan.yaml"
-        content = {
-            "name": "cells",
-            "command": "predict dataset",
-            "parameters": _OPTIONS,
-            "monitor_s": 1,
-        }
+        content = {"name": "cells", "command": "predict dataset", "parameters": _OPTIONS, "monitor_s": 1}
         self._plan.write_text(json.dumps(content), encoding="utf-8")  # which is YAML too
         self._results = folder / "data" / "plans" / "cells" / "runs"
 

@@ -161,10 +161,7 @@ def _triton(folder: Path) -> Iterator[str]:
                 "--allow-http=false",
                 "--allow-metrics=false",
             ],
-            env={
-                **os.environ,
-                "LD_LIBRARY_PATH": ":".join(map(str, libraries)),
-            },
+            env={**os.environ, "LD_LIBRARY_PATH": ":".join(map(str, libraries))},
             stdout=subprocess.DEVNULL,
             stderr=None if os.environ.get("INFEROMETER_TRITON_LOG") else subprocess.DEVNULL,
         )

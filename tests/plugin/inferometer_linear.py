@@ -139,13 +139,7 @@ class CsvDataset(Dataset):
     """
 
     def __init__(
-        self,
-        path: Path,
-        category: str,
-        *,
-        checksum: str,
-        name: str | None = None,
-        version: str | None = None,
+        self, path: Path, category: str, *, checksum: str, name: str | None = None, version: str | None = None
     ) -> None:
         try:
             lines = np.loadtxt(path, delimiter=",", dtype=np.uint8, ndmin=2)

@@ -74,11 +74,7 @@ def test_a_wrong_option_is_one_line(agent: Agent, word: str, message: str) -> No
 
 def test_the_library_measures_it_and_the_page_shows_it(agent_environment: dict[str, str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", LIBRARY],
-        env=agent_environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
+        [sys.executable, "-c", LIBRARY], env=agent_environment, capture_output=True, text=True, timeout=120
     )
 
     assert done.returncode == 0, done.stderr

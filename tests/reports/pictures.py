@@ -7,10 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from inferometer.agent.tracing.recorder import SpanKind, SpanRecorder, TraceContext, TraceLevel
-from inferometer.evaluators.drawing.charts import (
-    Drawing,
-    find_plot,
-)
+from inferometer.evaluators.drawing.charts import Drawing, find_plot
 from inferometer.evaluators.evaluation import Evaluation, TraceSummary
 from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement
 from inferometer.evaluators.kinds.reports import TraceReport

@@ -231,8 +231,7 @@ def test_times_that_no_clock_could_tell_give_no_throughput(evaluations: list[Eva
 
 class TestRegistry:
     @pytest.mark.parametrize(
-        ("name", "found"),
-        [*((name, name) for name in REPORTS), *ALIASES.items(), ("Latency", "latency")],
+        ("name", "found"), [*((name, name) for name in REPORTS), *ALIASES.items(), ("Latency", "latency")]
     )
     def test_a_report_is_found_by_name_and_alias(self, name: str, found: str) -> None:
         report = find_report(name)

@@ -86,9 +86,7 @@ def test_the_overview_has_the_wait_and_the_rate(loaded: list[Evaluation[Ingestio
     assert rows[0]["rate_per_s"] == pytest.approx(32 * 600 / sum(WAITS_NS) * 1e9)
 
 
-def test_a_person_reads_what_was_loaded_and_how_fast(
-    loaded: list[Evaluation[IngestionMeasurement]],
-) -> None:
+def test_a_person_reads_what_was_loaded_and_how_fast(loaded: list[Evaluation[IngestionMeasurement]]) -> None:
     first, second, third = (dict(ingestion_rows(each)) for each in loaded)
 
     assert first["data"] == (

@@ -117,9 +117,7 @@ def test_a_person_reads_the_rows_and_the_peak(evaluations: list[Evaluation]) -> 
     assert any("modulo" in line and "SIGSEGV" in line for line in lines)
 
 
-def test_the_picture_has_a_point_a_row_and_the_frameworks_side_by_side(
-    evaluations: list[Evaluation],
-) -> None:
+def test_the_picture_has_a_point_a_row_and_the_frameworks_side_by_side(evaluations: list[Evaluation]) -> None:
     both = [several(evaluations[0]), operators_in("MXNet", evaluations[0])]
     rows = list(find_report("operators").rows(both))
 

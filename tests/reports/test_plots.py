@@ -30,14 +30,7 @@ from inferometer.evaluators.reports.base import REPORTS
 from inferometer.manifests.errors import ConfigurationError
 from tests.evaluations import changed
 from tests.reports.conftest import batch_times
-from tests.reports.pictures import (
-    LAYERS,
-    SHALLOW,
-    drawn,
-    picture,
-    rows_of,
-    texts,
-)
+from tests.reports.pictures import LAYERS, SHALLOW, drawn, picture, rows_of, texts
 
 
 def test_every_report_has_a_picture() -> None:

@@ -74,11 +74,7 @@ def always_the_same(monkeypatch: pytest.MonkeyPatch) -> SpanRecorder:
 @pytest.mark.parametrize("output_format", Format)
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_a_report_is_its_golden_output(
-    name: str,
-    output_format: Format,
-    count: int,
-    always_the_same: SpanRecorder,
-    evaluations: list[Evaluation],
+    name: str, output_format: Format, count: int, always_the_same: SpanRecorder, evaluations: list[Evaluation]
 ) -> None:
     golden = GOLDEN / f"{name}_{count}.{output_format.value}"
     record(always_the_same, 2)

@@ -56,10 +56,7 @@ class TestFormats:
 
     @pytest.mark.parametrize(
         ("output_format", "expected"),
-        [
-            (Format.CSV, CSV.split("\n", 1)[1]),
-            (Format.TABLE, 'a       0.33  true\nb, "c"     -  false\n'),
-        ],
+        [(Format.CSV, CSV.split("\n", 1)[1]), (Format.TABLE, 'a       0.33  true\nb, "c"     -  false\n')],
     )
     def test_without_header_only_the_rows_are_written(self, output_format: Format, expected: str) -> None:
         assert to_text(output_format, header=False) == expected

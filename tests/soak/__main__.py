@@ -74,8 +74,7 @@ class Sender:
 
     def __init__(self, address: str) -> None:
         self._channel = grpc.insecure_channel(
-            address,
-            options=[("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)],
+            address, options=[("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
         )
         self._stub = GRPCInferenceServiceStub(self._channel)
         self._small = _infer("DigitsCNN", (1, 16, 16)).SerializeToString()

@@ -98,10 +98,7 @@ def served(folder: Path, **options: Any) -> Iterator[Page]:
 
     async def serve() -> None:
         await run_page(
-            chosen,
-            lambda: open_store(None, DATABASE, folder),
-            on_ready,
-            lambda stop: found.update(stop=stop),
+            chosen, lambda: open_store(None, DATABASE, folder), on_ready, lambda stop: found.update(stop=stop)
         )
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),), daemon=True)

@@ -14,12 +14,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from inferometer.agent.artifacts.files import Artifacts, InputSignature, ModelSignature
-from inferometer.agent.artifacts.mxnet_symbols import (
-    find_symbol,
-    symbol_inputs,
-    symbol_stem,
-    symbol_text,
-)
+from inferometer.agent.artifacts.mxnet_symbols import find_symbol, symbol_inputs, symbol_stem, symbol_text
 from inferometer.agent.frameworks.mxnet.networks import (
     build_network,
     parameters_of,
@@ -51,12 +46,7 @@ from inferometer.agent.inference.predictor import (
 )
 from inferometer.agent.preprocessing.inputs import Tensors, batch_size, blank_batch
 from inferometer.agent.tracing.recorder import Profiler, TraceLevel
-from inferometer.manifests.errors import (
-    ArtifactError,
-    DeviceError,
-    PredictionError,
-    suggestion,
-)
+from inferometer.manifests.errors import ArtifactError, DeviceError, PredictionError, suggestion
 from inferometer.manifests.inputs import TensorSpec
 from inferometer.manifests.schema import ModelManifest
 

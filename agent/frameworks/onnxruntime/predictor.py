@@ -29,12 +29,7 @@ from inferometer.agent.hardware.environment import CPU, FrameworkDetails, Precis
 from inferometer.agent.inference.predictor import Predictor, found_names, prediction_failure, title_of
 from inferometer.agent.preprocessing.inputs import Tensors, batch_size, blank
 from inferometer.agent.tracing.recorder import Profiler, TraceLevel
-from inferometer.manifests.errors import (
-    ArtifactError,
-    ConfigurationError,
-    DeviceError,
-    PredictionError,
-)
+from inferometer.manifests.errors import ArtifactError, ConfigurationError, DeviceError, PredictionError
 from inferometer.manifests.schema import ModelManifest
 
 _CRASHES_IN_FLOAT16 = ("NchwcTransformer",)

@@ -43,12 +43,7 @@ from inferometer.agent.hardware.environment import FrameworkDetails, Precision, 
 from inferometer.agent.inference.predictor import Predictor, inputs_of_examples, prediction_failure, title_of
 from inferometer.agent.preprocessing.inputs import Tensors, batch_size, blank_batch
 from inferometer.agent.tracing.recorder import Profiler, TraceLevel
-from inferometer.manifests.errors import (
-    ArtifactError,
-    ConfigurationError,
-    DeviceError,
-    PredictionError,
-)
+from inferometer.manifests.errors import ArtifactError, ConfigurationError, DeviceError, PredictionError
 from inferometer.manifests.inputs import FIRST_INPUT, AxisSizes
 from inferometer.manifests.schema import ModelManifest
 

@@ -50,10 +50,7 @@ _BROADCAST: Presets = {
 }
 
 _LHS, _RHS = TensorSpec("lhs", ()), TensorSpec("rhs", ())
-_APART = (
-    TensorSpec("lhs", (), Values.NONZERO),
-    TensorSpec("rhs", (), Values.UNIT, scale=0.4),
-)
+_APART = (TensorSpec("lhs", (), Values.NONZERO), TensorSpec("rhs", (), Values.UNIT, scale=0.4))
 """Each element of ``lhs`` differs from its counterpart in ``rhs`` by more than 0.1; half are greater."""
 _ONE_FOLD = (
     TensorSpec("lhs", (), Values.SIGNS, scale=2.0),
@@ -324,10 +321,6 @@ OPERATORS = (
     _compared("logical_or", "lhs or rhs", np.logical_or, Category.LOGICAL),
     _compared("logical_xor", "Either lhs or rhs", np.logical_xor, Category.LOGICAL),
     _compared(
-        "logical_not",
-        "not data",
-        np.logical_not,
-        Category.LOGICAL,
-        (TensorSpec("data", (), Values.BOOLEAN),),
+        "logical_not", "not data", np.logical_not, Category.LOGICAL, (TensorSpec("data", (), Values.BOOLEAN),)
     ),
 )

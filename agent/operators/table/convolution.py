@@ -206,10 +206,7 @@ def _transposed(rank: int, arrays: Arrays, parameters: Parameters) -> Arrays:
     whole = _products(
         spread, by_group.reshape(-1, *by_group.shape[2:]), Window(window.kernel, ones, zeros, window.dilate)
     )
-    inner: list[Any] = [
-        ...,
-        *(slice(pad, pad + size) for pad, size in zip(window.pad, grown, strict=True)),
-    ]
+    inner: list[Any] = [..., *(slice(pad, pad + size) for pad, size in zip(window.pad, grown, strict=True))]
     return (_biased(whole[tuple(inner)], arrays[2:]),)
 
 

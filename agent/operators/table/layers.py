@@ -152,20 +152,14 @@ _ACTIVATIONS = (
     _activation("sigmoid", "1 / (1 + exp(-data))", lambda x, _: sigmoid(x)),
     _activation("log_sigmoid", "-log(1 + exp(-data))", lambda x, _: -np.logaddexp(0, -x)),
     _activation(
-        "hard_sigmoid",
-        "data / 6 + 1/2, within 0…1",
-        lambda x, _: np.clip(x / 6 + 0.5, 0, 1),
-        rtol=_KINKED,
+        "hard_sigmoid", "data / 6 + 1/2, within 0…1", lambda x, _: np.clip(x / 6 + 0.5, 0, 1), rtol=_KINKED
     ),
     _activation("tanh", "the hyperbolic tangent", lambda x, _: np.tanh(x)),
     _activation("softsign", "data / (1 + |data|)", lambda x, _: x / (1 + np.abs(x)), values=Values.NONZERO),
     _activation("softplus", "log(1 + exp(data))", lambda x, _: np.logaddexp(0, x)),
     _activation("swish", "data · sigmoid(data), also called SiLU", lambda x, _: x * sigmoid(x)),
     _activation(
-        "hard_swish",
-        "data · hard_sigmoid(data)",
-        lambda x, _: x * np.clip(x / 6 + 0.5, 0, 1),
-        rtol=_KINKED,
+        "hard_swish", "data · hard_sigmoid(data)", lambda x, _: x * np.clip(x / 6 + 0.5, 0, 1), rtol=_KINKED
     ),
     _activation("mish", "data · tanh(softplus(data))", lambda x, _: x * np.tanh(np.logaddexp(0, x))),
     _activation("gelu", "data · Φ(data), exact", lambda x, _: gelu(x)),

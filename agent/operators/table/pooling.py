@@ -136,10 +136,7 @@ def _roi_pooled(arrays: Arrays, parameters: Parameters) -> Arrays:
     for roi, result in zip(rois, output, strict=True):
         left, top, right, bottom = (floor(np.float32(corner) * scale + np.float32(0.5)) for corner in roi[1:])
         image = data[int(roi[0])]
-        spans = [
-            _spans(top, bottom, rows, image.shape[1]),
-            _spans(left, right, columns, image.shape[2]),
-        ]
+        spans = [_spans(top, bottom, rows, image.shape[1]), _spans(left, right, columns, image.shape[2])]
         for i, (y0, y1) in enumerate(spans[0]):
             for j, (x0, x1) in enumerate(spans[1]):
                 if y1 > y0 and x1 > x0:
@@ -340,11 +337,7 @@ OPERATORS = (
         _SAMPLED_RTOL,
     ),
     _of_regions(
-        "roi_pool",
-        "greatest value of equal parts of regions",
-        _roi_pooled,
-        no_flops,
-        Values.DISTINCT,
+        "roi_pool", "greatest value of equal parts of regions", _roi_pooled, no_flops, Values.DISTINCT
     ),
     _of_regions(
         "roi_align",

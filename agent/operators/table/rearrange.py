@@ -40,10 +40,7 @@ _TALL = ((10000, 1), (10000, 100))
 _MATRICES = by_preset(
     sized(16, 24), sized(1024, 1024), sized(4096, 4096), *(sized(*shape) for shape in _TALL)
 )
-_HALVES: Presets = {
-    **_MATRICES,
-    Preset.LARGE: (sized(2048, 2048),),
-}
+_HALVES: Presets = {**_MATRICES, Preset.LARGE: (sized(2048, 2048),)}
 
 
 def _data(fits: Requirement | None = None) -> Tensors:
@@ -385,10 +382,7 @@ OPERATORS = (
         "equal parts along an axis, each copied",
         lambda data, chosen: np.split(data, chosen["num_outputs"], chosen["axis"]),
         {"num_outputs": 2, "axis": 1},
-        {
-            **_MATRICES,
-            Preset.SKEWED: (sized(10000, 1, axis=0), sized(10000, 100, num_outputs=10)),
-        },
+        {**_MATRICES, Preset.SKEWED: (sized(10000, 1, axis=0), sized(10000, 100, num_outputs=10))},
         lambda shape, case: _has_axis(shape, case) and shape[case["axis"]] % case["num_outputs"] == 0,
         category=Category.JOIN_SPLIT,
     ),

@@ -39,11 +39,7 @@ _PRESETS: Presets = {
     Preset.LARGE: (sized(4096, 4096),),
     Preset.SKEWED: (sized(10000, 1, axis=0), sized(10000, 100, axis=0)),
 }
-_SEARCHES: Presets = {
-    **_PRESETS,
-    Preset.NORMAL: (sized(1024, 1000),),
-    Preset.LARGE: (sized(4096, 1000),),
-}
+_SEARCHES: Presets = {**_PRESETS, Preset.NORMAL: (sized(1024, 1000),), Preset.LARGE: (sized(4096, 1000),)}
 
 
 def _data(values: Values, scale: float = 1.0) -> Callable[[Case], tuple[TensorSpec, ...]]:

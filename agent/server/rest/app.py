@@ -195,12 +195,7 @@ class RestApp:
     """
 
     def __init__(
-        self,
-        calls: Calls,
-        methods: Iterable[Method],
-        signature: Signatures,
-        max_bytes: int,
-        names: HostNames,
+        self, calls: Calls, methods: Iterable[Method], signature: Signatures, max_bytes: int, names: HostNames
     ) -> None:
         self._calls = calls
         self._names = names

@@ -103,11 +103,7 @@ class Inference:
             model = lease.model
             wanted = await self._wanted(message, model, found, call)
             inferred = await model.infer_async(
-                batch,
-                deadline_ns=deadline_ns,
-                is_active=call.is_active,
-                trace=trace,
-                **queueing,
+                batch, deadline_ns=deadline_ns, is_active=call.is_active, trace=trace, **queueing
             )
             inferred_ns = self._clock()
             response = pb.ModelInferResponse(

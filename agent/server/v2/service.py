@@ -47,11 +47,7 @@ _EXTENSIONS = (
     "parameters",
     "statistics",
 )
-_STATES = {
-    ModelState.LOADED: "READY",
-    ModelState.LOADING: "LOADING",
-    ModelState.UNLOADED: "UNAVAILABLE",
-}
+_STATES = {ModelState.LOADED: "READY", ModelState.LOADING: "LOADING", ModelState.UNLOADED: "UNAVAILABLE"}
 
 
 class InferenceService:

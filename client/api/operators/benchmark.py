@@ -411,10 +411,7 @@ def _run_all(made: Iterable[_Maker]) -> RunAll:
     group = [make() for make in made]
 
     def run(
-        ctx: object = None,
-        inputs: Inputs | None = None,
-        warmup: int | None = None,
-        runs: int | None = None,
+        ctx: object = None, inputs: Inputs | None = None, warmup: int | None = None, runs: int | None = None
     ) -> list[dict[str, float]]:
         found = [benchmark(ctx, warmup, runs, inputs) for benchmark in group]
         for benchmark in found:

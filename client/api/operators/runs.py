@@ -188,10 +188,4 @@ def _own(
         return ()
     if several or len(operators) != 1:
         raise ConfigurationError("inputs and parameters require exactly one operator; name only one")
-    return (
-        OwnCase(
-            operators[0],
-            {name: tuple(shape) for name, shape in inputs.items()},
-            dict(parameters),
-        ),
-    )
+    return (OwnCase(operators[0], {name: tuple(shape) for name, shape in inputs.items()}, dict(parameters)),)

@@ -230,10 +230,7 @@ def _session(
     """Assembles the session from the parts that prepare batches, send them, and read outputs."""
     manifest = _as_served(manifest, served.server, found)
     form = connection.form(
-        str(served.address.model_name),
-        served.address.model_version or "",
-        found.inputs,
-        found.output_names,
+        str(served.address.model_name), served.address.model_version or "", found.inputs, found.output_names
     )
     predictor = KServePredictor(connection, manifest, form, found, remote.call_timeout_s, memory)
     preprocessor, _ = open_preprocessor(manifest, cache)

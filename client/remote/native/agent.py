@@ -89,10 +89,7 @@ def open_remote_agent(
 
 
 def _open(
-    connection: Connection,
-    request: predict_pb2.OpenRequest,
-    timeout_s: float,
-    trace: RemoteTrace | None,
+    connection: Connection, request: predict_pb2.OpenRequest, timeout_s: float, trace: RemoteTrace | None
 ) -> predict_pb2.OpenResponse:
     metadata = (*connection.metadata, *trace.metadata) if trace else connection.metadata
     with translate_errors(connection.address):

@@ -13,14 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.inference.results import BatchResult, InputFailure, Stage, StageTimes
-from inferometer.agent.preprocessing.inputs import (
-    Input,
-    NamedTensors,
-    Payload,
-    Tensor,
-    Tensors,
-    dtype_of,
-)
+from inferometer.agent.preprocessing.inputs import Input, NamedTensors, Payload, Tensor, Tensors, dtype_of
 from inferometer.agent.preprocessing.preprocessor import check_elements
 from inferometer.agent.protocol.tensors import NUMERIC_TYPES
 from inferometer.agent.tracing.recorder import SpanKind, TraceLevel, TraceScope

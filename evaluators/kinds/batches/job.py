@@ -27,14 +27,7 @@ from inferometer.agent.tracing.recorder import (
 from inferometer.evaluators.conditions.watch import Watch
 from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.evaluation import Evaluation, M, Status, SystemUnderTest, TraceSummary
-from inferometer.evaluators.jobs.job import (
-    DatasetChoice,
-    Job,
-    JobCallbacks,
-    JobPart,
-    JobResources,
-    JobStart,
-)
+from inferometer.evaluators.jobs.job import DatasetChoice, Job, JobCallbacks, JobPart, JobResources, JobStart
 from inferometer.evaluators.jobs.linked_process import in_turn
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
 from inferometer.evaluators.kinds.batches.report import LatencyReport, score_values
@@ -295,9 +288,7 @@ def name_of(request: EvaluationRequest) -> str:
 
 
 def sweep(
-    requests: Sequence[EvaluationRequest],
-    resources: JobResources,
-    callbacks: JobCallbacks | None = None,
+    requests: Sequence[EvaluationRequest], resources: JobResources, callbacks: JobCallbacks | None = None
 ) -> Generator[SweepCell, None, None]:
     """Evaluates each request in this process, and yields its cell as soon as it is complete.
 

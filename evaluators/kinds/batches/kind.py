@@ -17,11 +17,7 @@ from inferometer.evaluators.evaluation import Evaluation, measures
 from inferometer.evaluators.jobs.options import options_of, words
 from inferometer.evaluators.jobs.request import BatchSystemOptions
 from inferometer.evaluators.kinds.batches.documents import BatchDocuments
-from inferometer.evaluators.kinds.batches.measurement import (
-    BatchMeasurement,
-    InputPrediction,
-    LatencySummary,
-)
+from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, InputPrediction, LatencySummary
 from inferometer.evaluators.kinds.batches.plot import AccuracyPlot, DurationPlot, compared_times
 from inferometer.evaluators.kinds.batches.report import (
     AccuracyReport,
@@ -125,10 +121,7 @@ class BatchesKind(Kind[BatchMeasurement]):
         yield "failures", str(len(evaluation.measurement.failures))
 
     def document(
-        self,
-        evaluation: Evaluation[BatchMeasurement],
-        timed: Evaluation[BatchMeasurement],
-        spans: SpanSource,
+        self, evaluation: Evaluation[BatchMeasurement], timed: Evaluation[BatchMeasurement], spans: SpanSource
     ) -> dict[str, Any]:
         measurement = evaluation.measurement
         [latency], [accuracy] = LatencyReport().rows([timed]), AccuracyReport().rows([evaluation])
@@ -181,10 +174,7 @@ class BatchesKind(Kind[BatchMeasurement]):
             yield replace(drawing, notes=())
 
     def compared_drawing(
-        self,
-        one: Evaluation[BatchMeasurement],
-        other: Evaluation[BatchMeasurement],
-        most_points: int,
+        self, one: Evaluation[BatchMeasurement], other: Evaluation[BatchMeasurement], most_points: int
     ) -> Drawing | None:
         chart = compared_times(one, other, most_points)
         return None if chart is None else Drawing("Predict time of each full batch", (chart,))

@@ -159,11 +159,7 @@ class AccuracyReport(Report[BatchMeasurement]):
     def rows(self, evaluations: Sequence[Evaluation[BatchMeasurement]]) -> Iterator[Row]:
         """Yields one row for each evaluation."""
         for evaluation in evaluations:
-            yield {
-                **_described(evaluation),
-                **_class_values(evaluation),
-                **_task_values(evaluation),
-            }
+            yield {**_described(evaluation), **_class_values(evaluation), **_task_values(evaluation)}
 
     def tables(self, evaluations: Sequence[Evaluation[BatchMeasurement]]) -> Sequence[Table]:
         """Returns a table for each task, with classification first."""

@@ -81,10 +81,7 @@ class BatchOptions:
         default_text="the batch size",
     )
     num_file_parts: int = declared(
-        -1,
-        "Parts to evaluate, once; -1 for all.",
-        "N",
-        default_text="all, and again for --target_ci",
+        -1, "Parts to evaluate, once; -1 for all.", "N", default_text="all, and again for --target_ci"
     )
     warmup_num_file_parts: int = declared(
         1, "Parts to run first without measuring.", "N", within=NOT_NEGATIVE
@@ -110,11 +107,7 @@ class BatchOptions:
         default_text=f"{TARGET_CI_PERCENT:g} for a whole dataset, not for URLs or deep traces",
     )
     time_budget_s: float | None = declared(
-        None,
-        "End repeating after S seconds.",
-        "S",
-        within=POSITIVE,
-        default_text="30 for --target_ci",
+        None, "End repeating after S seconds.", "S", within=POSITIVE, default_text="30 for --target_ci"
     )
 
     def __post_init__(self) -> None:

@@ -10,15 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.inference.results import InputFailure
-from inferometer.evaluators.documents import (
-    Document,
-    Part,
-    Stored,
-    checked,
-    joined,
-    restored,
-    storable,
-)
+from inferometer.evaluators.documents import Document, Part, Stored, checked, joined, restored, storable
 from inferometer.evaluators.drawing.charts import (
     Chosen,
     Drawing,

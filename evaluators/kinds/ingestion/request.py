@@ -13,11 +13,7 @@ from typing import TYPE_CHECKING, Any
 from inferometer.evaluators.jobs import options as defaults
 from inferometer.evaluators.jobs.options import check_options, declared, values_of
 from inferometer.evaluators.jobs.request import default_system
-from inferometer.evaluators.kinds.training.request import (
-    TrainingData,
-    check_length,
-    length_of,
-)
+from inferometer.evaluators.kinds.training.request import TrainingData, check_length, length_of
 from inferometer.manifests.errors import ConfigurationError
 
 if TYPE_CHECKING:

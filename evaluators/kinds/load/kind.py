@@ -144,10 +144,7 @@ class LoadKind(Kind[LoadMeasurement]):
         yield "", ", ".join(options_text(options, bound=True))
 
     def document(
-        self,
-        evaluation: Evaluation[LoadMeasurement],
-        timed: Evaluation[LoadMeasurement],
-        spans: SpanSource,
+        self, evaluation: Evaluation[LoadMeasurement], timed: Evaluation[LoadMeasurement], spans: SpanSource
     ) -> dict[str, Any]:
         load, run = evaluation.measurement, evaluation.measurement.run
         [row] = WorkloadReport().rows([evaluation])

@@ -26,13 +26,7 @@ from inferometer.evaluators.kinds.load.mlperf_settings import (
 )
 from inferometer.evaluators.kinds.load.request import WorkloadRequest
 from inferometer.evaluators.load.arrivals import Extent, Schedule
-from inferometer.evaluators.load.issuer import (
-    IssuedRun,
-    RunLimits,
-    RunWatch,
-    Stop,
-    frozen_heap,
-)
+from inferometer.evaluators.load.issuer import IssuedRun, RunLimits, RunWatch, Stop, frozen_heap
 from inferometer.evaluators.load.load_session import ClosedLoop, run_closed_loop
 from inferometer.evaluators.load.queries import Outcome, Queries, QueryLog, bound_ns_of
 from inferometer.evaluators.load.target import QueryTarget

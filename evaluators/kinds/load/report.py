@@ -120,11 +120,7 @@ class WorkloadReport(Report[LoadMeasurement]):
 
 def _of_run(run: LoadRun) -> dict[str, Value]:
     """Returns the seed and checksum of a run's schedule, and why the run ended early."""
-    return {
-        "seed": run.seed,
-        "schedule_checksum": run.checksum or None,
-        "stopped": run.stopped or None,
-    }
+    return {"seed": run.seed, "schedule_checksum": run.checksum or None, "stopped": run.stopped or None}
 
 
 def _interval(key: str, found: PercentileInterval | None) -> dict[str, Value]:

@@ -228,11 +228,7 @@ class WorkloadRequest(LoadRequest):
 
     duration_s: float | None = declared(None, "Duration of the run.", "S", within=POSITIVE)
     latency_bound_ms: float | None = declared(
-        None,
-        "Latency bound for goodput and validity.",
-        "MS",
-        within=POSITIVE,
-        flags=("--latency_bound",),
+        None, "Latency bound for goodput and validity.", "MS", within=POSITIVE, flags=("--latency_bound",)
     )
     schedule: Path | None = declared(
         None,

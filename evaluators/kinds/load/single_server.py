@@ -306,8 +306,7 @@ class SingleServer:
             rate_qps=rate,
             error_qps=float(rate * error),
             low_qps=min(
-                self._end_qps(rate, max(rate - half, 0.0), bound_s, late_fraction),
-                max(rate - speed_qps, 0.0),
+                self._end_qps(rate, max(rate - half, 0.0), bound_s, late_fraction), max(rate - speed_qps, 0.0)
             ),
             high_qps=max(self._end_qps(rate, rate + half, bound_s, late_fraction), rate + speed_qps),
             slope=float(slope),

@@ -179,12 +179,7 @@ class Measurer:
         aside = self._aside.submit
         inputs = aside(_filled, operator, cell.case, options).result()
         prepare = partial(
-            self._runner.prepare,
-            operator,
-            cell.case,
-            inputs,
-            gradient=gradient,
-            form=cell.form,
+            self._runner.prepare, operator, cell.case, inputs, gradient=gradient, form=cell.form
         )
         if gradient not in self._has_run:  # what a framework sets up once is no memory of the operator
             run_once(prepare(), cell.mode)
@@ -240,11 +235,7 @@ class Measurer:
             inspect=lambda call: self._aside.submit(later.compare, call).result(),
         )
         return replace(
-            row,
-            times_ns=timing.times_ns,
-            block=timing.block,
-            stop=timing.stop,
-            floor_ns=timing.floor_ns,
+            row, times_ns=timing.times_ns, block=timing.block, stop=timing.stop, floor_ns=timing.floor_ns
         )
 
 

@@ -15,11 +15,7 @@ from numpy.typing import NDArray
 
 from inferometer.agent.operators.operator import ParameterValue, Shape, parameter_text
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.intervals import (
-    Interval,
-    batches_for_interval,
-    serial_percentile_interval,
-)
+from inferometer.evaluators.intervals import Interval, batches_for_interval, serial_percentile_interval
 from inferometer.evaluators.kinds.operators.measurement import (
     MachinePeak,
     OperatorMeasurement,

@@ -10,11 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.inference.results import InputFailure
-from inferometer.evaluators.intervals import (
-    Interval,
-    figures_of,
-    rate_interval,
-)
+from inferometer.evaluators.intervals import Interval, figures_of, rate_interval
 from inferometer.evaluators.kinds.training.request import TrainingOptions
 from inferometer.evaluators.loading.options import DataOptions
 from inferometer.evaluators.tasks.accuracy import Accuracy

@@ -67,10 +67,7 @@ def run_ranks(
 
 
 def in_ranks(
-    work: RankWork,
-    ranks: Sequence[Rank],
-    callbacks: JobCallbacks,
-    companions: CompanionsOf | None = None,
+    work: RankWork, ranks: Sequence[Rank], callbacks: JobCallbacks, companions: CompanionsOf | None = None
 ) -> Generator[Evaluation[TrainingMeasurement], None, None]:
     """Runs ``work`` as each of the ranks of this host, each in a fresh Python process.
 

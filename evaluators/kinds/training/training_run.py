@@ -88,11 +88,7 @@ class StepTracing:
             self._profiler.start()
 
     def after_step(
-        self,
-        step: int,
-        samples: int,
-        times_ns: tuple[int, int, int, int, int],
-        parts: StepParts | None,
+        self, step: int, samples: int, times_ns: tuple[int, int, int, int, int], parts: StepParts | None
     ) -> None:
         """Records a step.
 

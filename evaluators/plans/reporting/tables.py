@@ -278,10 +278,7 @@ def telling(cases: Sequence[Case], taken: Sequence[str] = ()) -> tuple[str, ...]
 
 
 def table(
-    cases: Sequence[Case],
-    rows: Sequence[str] = (),
-    columns: Sequence[str] = (),
-    values: Sequence[str] = (),
+    cases: Sequence[Case], rows: Sequence[str] = (), columns: Sequence[str] = (), values: Sequence[str] = ()
 ) -> PlanTable:
     """Returns a table of figures by rows and columns.
 

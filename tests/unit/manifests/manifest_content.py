@@ -16,11 +16,7 @@ MODEL: dict[str, Any] = {
     "inputs": [
         {
             "type": "image",
-            "parameters": {
-                "dimensions": [3, 224, 200],
-                "mean": [123.68, 116.779, 103.939],
-                "scale": 58.0,
-            },
+            "parameters": {"dimensions": [3, 224, 200], "mean": [123.68, 116.779, 103.939], "scale": 58.0},
         }
     ],
     "output": {"type": "classification", "parameters": {"labels": ["cat", "dog"]}},

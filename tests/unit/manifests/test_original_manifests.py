@@ -69,11 +69,7 @@ def test_the_seeds_resnet50_means_what_it_says(tmp_path: Path) -> None:
     assert found.model.graph_path == "http://models.example/mxnet/resnet50/resnet50-symbol.json"
     assert found.model.weights_checksum == "246423771006aaf77acf68c99852f5b5"
     assert not found.model.is_archive
-    assert found.attributes == {
-        "kind": "CNN",
-        "training_dataset": "ImageNet",
-        "manifest_author": "someone",
-    }
+    assert found.attributes == {"kind": "CNN", "training_dataset": "ImageNet", "manifest_author": "someone"}
 
 
 def test_the_later_resnet50_v1_means_what_it_says(tmp_path: Path) -> None:

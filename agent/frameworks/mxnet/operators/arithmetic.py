@@ -103,8 +103,7 @@ FORMS: Mapping[str, Form] = {
         lambda mx, case: partial(mx.linalg_gemm, alpha=case["alpha"], beta=case["beta"], **_transposes(case)),
     ),
     "gemm2": Form(
-        "linalg_gemm2",
-        lambda mx, case: partial(mx.linalg_gemm2, alpha=case["alpha"], **_transposes(case)),
+        "linalg_gemm2", lambda mx, case: partial(mx.linalg_gemm2, alpha=case["alpha"], **_transposes(case))
     ),
     "syrk": _linalg("syrk"),
     "trmm": _linalg("trmm"),

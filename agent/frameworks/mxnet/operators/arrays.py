@@ -76,8 +76,7 @@ FORMS: Mapping[str, Form] = {
     "random_negative_binomial": _random("random_negative_binomial", "k", "p"),
     "random_randint": Form("random_randint", _integers, creates=True),
     "multinomial": Form(
-        "sample_multinomial",
-        lambda mx, case: lambda data: mx.sample_multinomial(data, shape=case["draws"]),
+        "sample_multinomial", lambda mx, case: lambda data: mx.sample_multinomial(data, shape=case["draws"])
     ),
     "shuffle": named("shuffle"),
     "custom_add_one": Form("Custom", lambda mx, _: partial(mx.Custom, op_type=_add_one())),
@@ -89,8 +88,7 @@ FORMS: Mapping[str, Form] = {
     ),
     "gather_nd": named("gather_nd"),
     "scatter_nd": Form(
-        "scatter_nd",
-        lambda mx, case: partial(mx.scatter_nd, shape=(case["rows"], *case.shapes["data"][1:])),
+        "scatter_nd", lambda mx, case: partial(mx.scatter_nd, shape=(case["rows"], *case.shapes["data"][1:]))
     ),
     "index_copy": Form("contrib.index_copy", lambda mx, _: mx.contrib.index_copy, ("_contrib_index_copy",)),
     "one_hot": Form("one_hot", lambda mx, case: partial(mx.one_hot, depth=case["depth"], dtype="int64")),

@@ -18,11 +18,7 @@ from inferometer.agent.operators.table.training import EPSILON
 
 
 def _loss(
-    api: str,
-    each: Callable[[Any, Case, Any, Any], Any],
-    gluon: Callable[[Case], Any],
-    *,
-    over: str = "mean",
+    api: str, each: Callable[[Any, Case, Any, Any], Any], gluon: Callable[[Case], Any], *, over: str = "mean"
 ) -> Form:
     """Returns the form of a loss from its element-wise function and the reduction ``over`` the elements."""
 
@@ -168,6 +164,4 @@ FORMS: Mapping[str, Form] = {
 }
 
 
-MISSING: Mapping[str, str] = {
-    "adagrad_update": "MXNet 1.9.1 has the operator for row-sparse gradients only",
-}
+MISSING: Mapping[str, str] = {"adagrad_update": "MXNet 1.9.1 has the operator for row-sparse gradients only"}

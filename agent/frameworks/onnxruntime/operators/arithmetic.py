@@ -98,20 +98,14 @@ def _reduction(kind: str, case: Case) -> Graph:
 def _top(count: int, case: Case, outputs: tuple[str, ...], *, largest: bool) -> Graph:
     """Returns a graph that finds the top ``count`` elements; it outputs ``values``, ``indices`` or both."""
     made = onnx.helper.make_node(
-        "TopK",
-        ["data", "count"],
-        ["values", "indices"],
-        axis=case["axis"],
-        largest=int(largest),
-        sorted=1,
+        "TopK", ["data", "count"], ["values", "indices"], axis=case["axis"], largest=int(largest), sorted=1
     )
     return Graph([made], outputs, {"count": np.array([count], np.int64)})
 
 
 def _sorted(output: str) -> Form:
     return Form(
-        "TopK",
-        lambda case, _: _top(case.shapes["data"][case["axis"]], case, (output,), largest=False),
+        "TopK", lambda case, _: _top(case.shapes["data"][case["axis"]], case, (output,), largest=False)
     )
 
 

@@ -21,9 +21,7 @@ _Step: TypeAlias = tuple[str, ...]
 
 
 def _loss(
-    *steps: _Step,
-    scalars: Callable[[Case], Mapping[str, float]] = lambda _: {},
-    over: str = "ReduceMean",
+    *steps: _Step, scalars: Callable[[Case], Mapping[str, float]] = lambda _: {}, over: str = "ReduceMean"
 ) -> Form:
     """Returns the form of a loss whose steps end with the output ``each``, the losses of the elements.
 

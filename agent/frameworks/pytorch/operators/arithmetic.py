@@ -154,9 +154,7 @@ FORMS: Mapping[str, Form] = {
     "dot": Form("torch.mm", lambda case: _product(torch.mm, case), ("mm", "matmul", "linalg_matmul")),
     "batch_dot": Form("torch.bmm", lambda case: _product(torch.bmm, case), ("bmm",)),
     "khatri_rao": Form(
-        "torch.mul, torch.flatten",
-        lambda _: lambda lhs, rhs: (lhs[:, None] * rhs).flatten(0, 1),
-        ("mul",),
+        "torch.mul, torch.flatten", lambda _: lambda lhs, rhs: (lhs[:, None] * rhs).flatten(0, 1), ("mul",)
     ),
     "gemm": Form("torch.addmm", _gemm, ("addmm",)),
     "gemm2": Form(

@@ -163,10 +163,7 @@ FORMS: Mapping[str, Form] = {
     "zeros_like": function("zeros_like"),
     "ones_like": function("ones_like"),
     "arange": Form(
-        "torch.arange, torch.Tensor.repeat_interleave",
-        _range,
-        ("arange", "repeat_interleave"),
-        creates=True,
+        "torch.arange, torch.Tensor.repeat_interleave", _range, ("arange", "repeat_interleave"), creates=True
     ),
     "random_uniform": _drawn_in_place("uniform_", "low", "high"),
     "random_normal": _drawn_in_place("normal_", "loc", "scale"),
@@ -190,10 +187,7 @@ FORMS: Mapping[str, Form] = {
         ("randperm", "index_select"),
     ),
     "custom_add_one": Form("torch.autograd.Function", lambda _: _AddOne.apply),
-    "take": Form(
-        "torch.index_select",
-        lambda _: lambda data, indices: torch.index_select(data, 0, indices),
-    ),
+    "take": Form("torch.index_select", lambda _: lambda data, indices: torch.index_select(data, 0, indices)),
     "pick": Form("torch.gather", lambda _: lambda data, indices: torch.gather(data, -1, indices)),
     "gather": Form(
         "torch.gather",
@@ -203,8 +197,7 @@ FORMS: Mapping[str, Form] = {
     "gather_nd": Form(_INDEXED, lambda _: lambda data, indices: data[tuple(indices.unbind())], ("index",)),
     "scatter_nd": Form("torch.Tensor.new_zeros, torch.index_copy", _scatter, ("index_copy",)),
     "index_copy": Form(
-        "torch.index_copy",
-        lambda _: lambda data, indices, source: torch.index_copy(data, 0, indices, source),
+        "torch.index_copy", lambda _: lambda data, indices, source: torch.index_copy(data, 0, indices, source)
     ),
     "one_hot": function("nn.functional.one_hot", num_classes="depth"),
     "where": function("where"),
@@ -231,9 +224,7 @@ FORMS: Mapping[str, Form] = {
     "tile": function("tile", "tile", "repeat", dims="reps"),
     "repeat": function("repeat_interleave", repeats="repeats", dim="axis"),
     "pad": Form(
-        "torch.nn.functional.pad",
-        _pad,
-        ("pad", "constant_pad_nd", "reflection_pad2d", "replication_pad2d"),
+        "torch.nn.functional.pad", _pad, ("pad", "constant_pad_nd", "reflection_pad2d", "replication_pad2d")
     ),
     "broadcast_to": function("expand_copy", "expand_copy", "expand", "broadcast_to", size="shape"),
     "broadcast_axis": Form("torch.expand_copy", _expanded),

@@ -100,10 +100,7 @@ FORMS: Mapping[str, Form] = {
         "torch.matmul torch.mul torch.nn.functional.softmax torch.matmul",
         _attention,
         ("scaled_dot_product_attention", "matmul", "mul", "softmax"),
-        joined=(
-            "torch.nn.functional.scaled_dot_product_attention",
-            functional.scaled_dot_product_attention,
-        ),
+        joined=("torch.nn.functional.scaled_dot_product_attention", functional.scaled_dot_product_attention),
     ),
 }
 MISSING: Mapping[str, str] = {}

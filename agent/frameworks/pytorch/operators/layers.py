@@ -255,7 +255,4 @@ FORMS: Mapping[str, Form] = {
 }
 
 
-MISSING: Mapping[str, str] = {
-    "roi_pool": _NO_REGIONS,
-    "roi_align": _NO_REGIONS,
-}
+MISSING: Mapping[str, str] = {"roi_pool": _NO_REGIONS, "roi_align": _NO_REGIONS}

@@ -51,22 +51,13 @@ def binary(operator: str, shapes: Sequence[Shape]) -> OwnCase:
 
 
 def convolution(
-    data: Shape,
-    weight: Shape,
-    *,
-    stride: Shape,
-    pad: Shape,
-    dilate: Shape,
-    groups: int,
-    bias: bool,
+    data: Shape, weight: Shape, *, stride: Shape, pad: Shape, dilate: Shape, groups: int, bias: bool
 ) -> OwnCase:
     """Returns a convolution case; ``weight`` is output channels × input channels per group × kernel."""
     window = {"kernel": weight[2:], "stride": stride, "pad": pad, "dilate": dilate}
     rank = len(weight) - 2
     return OwnCase(
-        f"conv{rank}d",
-        {"data": data},
-        {"channels": weight[0], **window, "groups": groups, "bias": bias},
+        f"conv{rank}d", {"data": data}, {"channels": weight[0], **window, "groups": groups, "bias": bias}
     )
 
 

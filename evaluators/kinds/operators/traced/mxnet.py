@@ -27,10 +27,7 @@ _UNARY = {
     "BatchNorm": "batch_norm",
     "LayerNorm": "layer_norm",
 }
-_ACTIVATIONS = {
-    **{name: name for name in ("relu", "sigmoid", "tanh", "softsign")},
-    "softrelu": "softplus",
-}
+_ACTIVATIONS = {**{name: name for name in ("relu", "sigmoid", "tanh", "softsign")}, "softrelu": "softplus"}
 _LEAKY = {"leaky": "leaky_relu", "elu": "elu", "selu": "selu", "gelu": "gelu"}
 _ARITHMETIC = {"add": "add", "sub": "subtract", "mul": "multiply", "div": "divide"}
 _BINARY = {

@@ -63,12 +63,7 @@ def _convolution(layer: Layer) -> OwnCase:
     rank = len(shapes[1]) - 2
     stride, pad, dilate = (_per_axis(_argument(layer, position), rank) for position in (3, 4, 5))
     return convolution(
-        *shapes[:2],
-        stride=stride,
-        pad=pad,
-        dilate=dilate,
-        groups=_argument(layer, 6),
-        bias=len(shapes) > 2,
+        *shapes[:2], stride=stride, pad=pad, dilate=dilate, groups=_argument(layer, 6), bias=len(shapes) > 2
     )
 
 

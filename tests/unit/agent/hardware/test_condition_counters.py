@@ -65,10 +65,7 @@ def test_the_time_is_that_of_the_usable_processors_alone(proc: Path) -> None:
     times = read_processors(proc, usable={0, 1})
 
     assert times == ProcessorTimes(
-        count=2,
-        busy_s=(101 + 202 + 303 + 606 + 707) / TICKS,
-        idle_s=(404 + 505) / TICKS,
-        steal_s=808 / TICKS,
+        count=2, busy_s=(101 + 202 + 303 + 606 + 707) / TICKS, idle_s=(404 + 505) / TICKS, steal_s=808 / TICKS
     )
     assert times is not None
     assert times.all_s == pytest.approx(sum(n * 101 for n in range(1, 9)) / TICKS)

@@ -82,8 +82,7 @@ def test_closing_before_it_was_started_does_nothing(scope: TraceScope) -> None:
 
 
 @pytest.mark.parametrize(
-    ("visible", "index", "asked"),
-    [("", 1, 1), ("3,5", 1, 5), ("GPU-abc, GPU-def", 0, "GPU-abc")],
+    ("visible", "index", "asked"), [("", 1, 1), ("3,5", 1, 5), ("GPU-abc, GPU-def", 0, "GPU-abc")]
 )
 def test_the_gpu_is_the_one_that_frameworks_number_so(
     scope: TraceScope, monkeypatch: pytest.MonkeyPatch, visible: str, index: int, asked: object

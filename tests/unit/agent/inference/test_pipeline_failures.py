@@ -9,16 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
-from pipeline_fakes import (
-    EchoPredictor,
-    answers,
-    failures,
-    inputs,
-    manifest,
-    no_fetch,
-    number,
-    opened,
-)
+from pipeline_fakes import EchoPredictor, answers, failures, inputs, manifest, no_fetch, number, opened
 
 from inferometer.agent.inference.results import Stage
 from inferometer.agent.preprocessing.inputs import EncodedImage, Input, Payload, Tensor, Tensors, Url

@@ -79,8 +79,7 @@ def test_sizes_that_do_not_fit_are_refused(name, shapes, parameters):
 
 
 @pytest.mark.parametrize(
-    "name",
-    [name for name in PyTorchOperators.table() if operators()[name].category in ARRANGING],
+    "name", [name for name in PyTorchOperators.table() if operators()[name].category in ARRANGING]
 )
 def test_pytorch_copies_what_it_could_return_as_a_view(name):
     operator = operators()[name]

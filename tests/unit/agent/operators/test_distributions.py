@@ -16,10 +16,7 @@ DRAWN = {
     "gamma": (creation.gamma(2, 0.5), RANDOM.gamma(2, 0.5, SHAPE)),
     "exponential": (creation.exponential(4), RANDOM.exponential(1 / 4, SHAPE)),
     "poisson": (creation.poisson(4), RANDOM.poisson(4, SHAPE)),
-    "negative_binomial": (
-        creation.negative_binomial(4, 0.3),
-        RANDOM.negative_binomial(4, 0.3, SHAPE),
-    ),
+    "negative_binomial": (creation.negative_binomial(4, 0.3), RANDOM.negative_binomial(4, 0.3, SHAPE)),
     "discrete_uniform": (creation.discrete_uniform(3, 9), RANDOM.integers(3, 9, SHAPE)),
 }
 

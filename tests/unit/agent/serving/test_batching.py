@@ -210,8 +210,7 @@ def test_numbers_that_make_no_sense_are_refused(options, line):
 
 
 @pytest.mark.parametrize(
-    ("forms", "wanted"),
-    [("aab", [[0, 1], [2]]), ("aba", [[0], [1], [2]]), ("abbbb", [[0], [1, 2, 3], [4]])],
+    ("forms", "wanted"), [("aab", [[0, 1], [2]]), ("aba", [[0], [1], [2]]), ("abbbb", [[0], [1, 2, 3], [4]])]
 )
 def test_a_request_of_another_form_begins_the_next_batch_and_is_not_waited_for(forms, wanted):
     waiters = ArrivingQueries(*[0] * len(forms))

@@ -117,10 +117,7 @@ def test_a_plain_shell_a_batch_script_and_a_single_process_are_no_rank(environ: 
         (SLURM | {"SLURM_STEP_TASKS_PER_NODE": "many"}, "SLURM_STEP_TASKS_PER_NODE is 'many'"),
         (SLURM | {"SLURM_NODEID": "2"}, "does not reach this host"),
         (SLURM | {"SLURM_LOCALID": "1"}, "SLURM_LOCALID 1, SLURM_PROCID 1, 1 tasks.* contradict"),
-        (
-            DMLC | {"DMLC_ROLE": "server"},
-            "DMLC_ROLE is server, but only a worker trains; as a server",
-        ),
+        (DMLC | {"DMLC_ROLE": "server"}, "DMLC_ROLE is server, but only a worker trains; as a server"),
         (without(DMLC, "DMLC_WORKER_ID"), "DMLC_TASK_ID is not set"),
         (without(DMLC, "DMLC_PS_ROOT_PORT"), "DMLC_PS_ROOT_PORT is not set"),
     ],

@@ -46,10 +46,7 @@ def later(
         taken_ns=BEGIN.taken_ns + round(seconds * 1e9),
         own_cpu_s=BEGIN.own_cpu_s + own_s,
         processors=ProcessorTimes(
-            2,
-            times.busy_s + busy_s,
-            times.idle_s + 2 * seconds - busy_s - steal_s,
-            times.steal_s + steal_s,
+            2, times.busy_s + busy_s, times.idle_s + 2 * seconds - busy_s - steal_s, times.steal_s + steal_s
         ),
         **changes,  # type: ignore[arg-type] # a field's value
     )
@@ -100,10 +97,7 @@ def test_in_a_short_run_the_ticks_tell_nothing() -> None:
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        (
-            {"quota_periods": 1100, "throttled_periods": 22},
-            "the CPU quota throttled it 12 % of the time",
-        ),
+        ({"quota_periods": 1100, "throttled_periods": 22}, "the CPU quota throttled it 12 % of the time"),
         ({"heat_throttles": (4, 1)}, "heat slowed 2 processors down"),
         ({"heat_throttles": (3, 1)}, "heat slowed 1 processor down"),
         ({"swapped_in_pages": 220}, "120 pages came back from swap"),

@@ -142,8 +142,7 @@ def test_of_several_records_that_for_training_is_meant_or_one_is_to_be_named(tmp
 
 
 @pytest.mark.parametrize(
-    ("name", "content"),
-    [("notes.txt", b"words"), ("a.npz", b""), (".hidden.png", b"x"), ("a.rec.old", b"x")],
+    ("name", "content"), [("notes.txt", b"words"), ("a.npz", b""), (".hidden.png", b"x"), ("a.rec.old", b"x")]
 )
 def test_what_is_none_says_what_was_looked_for(tmp_path: Path, name: str, content: bytes) -> None:
     path = tmp_path / name

@@ -54,8 +54,7 @@ def test_no_more_of_an_entry_is_read_than_its_zip_declares(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "header",
-    [b"{'shape': (1, ", b"{'shape': (9**999999,)}", b"\xff\n", b"'''", b"(" * 5000, b"{'descr': 1}"],
+    "header", [b"{'shape': (1, ", b"{'shape': (9**999999,)}", b"\xff\n", b"'''", b"(" * 5000, b"{'descr': 1}"]
 )
 def test_a_header_that_does_not_parse_is_refused(header: bytes, tmp_path: Path) -> None:
     array = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header

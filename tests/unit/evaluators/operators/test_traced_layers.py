@@ -24,9 +24,7 @@ def layer(type_: str, inputs: str, outputs: str = "", arguments: tuple[str, ...]
         (
             pytorch.read,
             layer(
-                "aten::conv2d",
-                "2x8x32x32 6x4x3x3",
-                arguments=("", "", "", "[2, 2]", "[1, 1]", "[1, 1]", "2"),
+                "aten::conv2d", "2x8x32x32 6x4x3x3", arguments=("", "", "", "[2, 2]", "[1, 1]", "[1, 1]", "2")
             ),
         ),
         (

@@ -163,7 +163,7 @@ def test_what_has_no_equal_is_said_with_its_reason() -> None:
         "2 of 4 cells are left out: dtype takes float, float32, float16 and bfloat16"
     )
     assert sorted(said) == [
-        *("exp.dtype=int8", "exp.gpu_title", "exp.num_batches", "exp.num_nodes", "monitor.frequency"),
+        *("exp.dtype=int8", "exp.gpu_title", "exp.num_batches", "exp.num_nodes", "monitor.frequency")
     ]
 
 

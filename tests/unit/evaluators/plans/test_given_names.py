@@ -75,11 +75,7 @@ def test_an_extension_of_dlbs_becomes_ours() -> None:
         ("exp.framwork", "mxnet", 'nothing refers to it; did you mean "exp.framework"'),
         ("own.rot", 1, "own.rot: the plan has no such parameter, and nothing refers to it; "),
         ("cell.sofware", "a", 'nothing refers to it; did you mean "cell.software"'),
-        (
-            "exp.framework",
-            "tensorrt",
-            "exp.framework=tensorrt: not among the supported frameworks of DLBS",
-        ),
+        ("exp.framework", "tensorrt", "exp.framework=tensorrt: not among the supported frameworks of DLBS"),
         ("exp.dtype", ["float32", "int8"], "exp.dtype=int8: dtype takes float, float32, float16"),
         ("exp.effective_batch", 64, "exp.effective_batch: has no equivalent here: DLBS computes it"),
         ("exp.trial", [1, 2], "exp.trial: has no equivalent here: repeat in the plan sets how often"),

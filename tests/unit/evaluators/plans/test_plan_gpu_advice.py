@@ -61,8 +61,7 @@ def test_the_least_number_of_cores_that_reaches_the_gpu_is_told():
 
 
 @pytest.mark.parametrize(
-    ("cores", "verdict"),
-    [(6.0, Verdict.WORTH), (15.0, Verdict.UNDECIDED), (24.0, Verdict.NOT_WORTH)],
+    ("cores", "verdict"), [(6.0, Verdict.WORTH), (15.0, Verdict.UNDECIDED), (24.0, Verdict.NOT_WORTH)]
 )
 def test_the_price_of_a_gpu_makes_it_a_verdict(cores, verdict):
     [row] = gpu_advice([*_on_cpu(FOUR), _on_gpu(1550.0)], cores_per_gpu=cores).rows

@@ -59,10 +59,7 @@ def test_efficiency_is_capped_beside_the_value_as_it_is():
 
 
 def test_the_halves_of_the_intervals_add_up_as_squares():
-    cases = [
-        case({TIME: (100.0, 90.0, 120.0)}, threads=1),
-        case({TIME: (50.0, 40.0, 55.0)}, threads=2),
-    ]
+    cases = [case({TIME: (100.0, 90.0, 120.0)}, threads=1), case({TIME: (50.0, 40.0, 55.0)}, threads=2)]
     _, row = scaling(cases, Scaling.STRONG).rows
     down = math.hypot(math.log(100 / 90), math.log(55 / 50))
     up = math.hypot(math.log(120 / 100), math.log(50 / 40))

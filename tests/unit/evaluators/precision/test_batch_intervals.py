@@ -9,11 +9,7 @@ import pytest
 
 from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.intervals import (
-    autocorrelation_time,
-    batches_for_interval,
-    mean_interval,
-)
+from inferometer.evaluators.intervals import autocorrelation_time, batches_for_interval, mean_interval
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
 from inferometer.evaluators.kinds.batches.run import DatasetRun
 from inferometer.evaluators.kinds.summary import interval_over, process_groups, processes_of

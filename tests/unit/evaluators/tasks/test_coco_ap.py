@@ -120,16 +120,7 @@ def test_a_duplicate_counts_as_wrong() -> None:
     assert result.score("AP50") == pytest.approx((51 + 50 * 2 / 3) / 101)
 
 
-@pytest.mark.parametrize(
-    ("width", "thresholds"),
-    [
-        (50.0, 1),
-        (75.0, 6),
-        (95.0, 10),
-        (74.0, 5),
-        (49.0, 0),
-    ],
-)
+@pytest.mark.parametrize(("width", "thresholds"), [(50.0, 1), (75.0, 6), (95.0, 10), (74.0, 5), (49.0, 0)])
 def test_an_overlap_equal_to_a_threshold_counts(width: float, thresholds: int) -> None:
     # a box of 100 × 10 pixels and one of its left part: the IoU is the share of the width
     result = scored([objects(((0, 0, 100, 10), "cat"))], [[((0, 0, width, 10), 0.9, 0)]])

@@ -165,13 +165,7 @@ def test_ssim_is_that_of_scikit_image() -> None:
     x = random.random((40, 30, 3))
     y = np.clip(x + random.normal(0, 0.1, x.shape), 0, 1)
     expected = skimage.structural_similarity(
-        x,
-        y,
-        data_range=1,
-        channel_axis=2,
-        gaussian_weights=True,
-        sigma=1.5,
-        use_sample_covariance=False,
+        x, y, data_range=1, channel_axis=2, gaussian_weights=True, sigma=1.5, use_sample_covariance=False
     )
     assert ssim(x, y) == pytest.approx(expected, abs=1e-9)
 
@@ -200,11 +194,7 @@ def test_r2_is_not_defined_for_targets_that_are_all_the_same() -> None:
     assert both.score("R2") == 1
     assert both.details == {
         "values": ["a", "b"],
-        "scores": {
-            "MAE": pytest.approx([1 / 3, 0]),
-            "RMSE": pytest.approx([3**-0.5, 0]),
-            "R2": [None, 1.0],
-        },
+        "scores": {"MAE": pytest.approx([1 / 3, 0]), "RMSE": pytest.approx([3**-0.5, 0]), "R2": [None, 1.0]},
     }
 
 

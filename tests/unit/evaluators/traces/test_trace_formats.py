@@ -33,10 +33,7 @@ READ = SpanKind.of("read", TraceLevel.APPLICATION_TRACE)
 def recorder_of_two_batches() -> SpanRecorder:
     """measure [0, 100] > predict [10, 40] and [50, 90] > conv1 in each; reads beside them on two threads."""
     recorder = SpanRecorder(
-        TraceContext("ab" * 16, 7),
-        TraceLevel.FULL_TRACE,
-        clock=lambda: 0,
-        wall_clock=lambda: EPOCH_NS,
+        TraceContext("ab" * 16, 7), TraceLevel.FULL_TRACE, clock=lambda: 0, wall_clock=lambda: EPOCH_NS
     )
     measure = recorder.new_id()
     for batch, (start, end) in enumerate([(10, 40), (50, 90)]):

@@ -16,13 +16,7 @@ from inferometer.evaluators.kinds.training.ranks import held_address, local_rank
 from inferometer.evaluators.kinds.training.request import RankRequest
 from inferometer.manifests.errors import ConfigurationError
 
-TORCHRUN = {
-    "RANK": "1",
-    "WORLD_SIZE": "2",
-    "LOCAL_RANK": "0",
-    "MASTER_ADDR": "node1",
-    "MASTER_PORT": "29500",
-}
+TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "node1", "MASTER_PORT": "29500"}
 
 
 HERE = TORCHRUN | {"MASTER_ADDR": "127.0.0.1"}

@@ -66,12 +66,7 @@ def brisk() -> Iterator[None]:
 
 @pytest.mark.usefixtures("brisk")
 @pytest.mark.parametrize(
-    "work",
-    [
-        lambda: read_object(TEXT),
-        lambda: list_text(NUMBERS),
-    ],
-    ids=["read", "write"],
+    "work", [lambda: read_object(TEXT), lambda: list_text(NUMBERS)], ids=["read", "write"]
 )
 def test_other_threads_run_meanwhile(work: Callable[[], object]) -> None:
     began, ended, turns = threading.Event(), threading.Event(), 0
