@@ -304,8 +304,8 @@ class Architectures:
         """Finds an architecture for a framework without importing or running it.
 
         ``name`` is ``NAME``, or ``torchvision:NAME``, ``timm:NAME`` or ``gluon:NAME``; case does not matter
-        if the program or a file defines ``NAME``. None means that a plug-in provides the framework and no
-        file has the name: the plug-in's predictor interprets it.
+        if the program or a file defines ``NAME``. Returns None if a plug-in provides the framework and no
+        file defines the name; the plug-in's predictor then interprets the name.
 
         Raises:
             ArtifactError: The framework has no architecture of that name, or the name is ambiguous.

@@ -184,7 +184,7 @@ class TextPreprocessor(Preprocessor):
         return self._tokenize.versions
 
     def prepare(self, payload: Payload, batch: Tensors, place: int) -> Tensors | None:
-        """Returns a text's rows; if all rows have the same length, writes them instead and returns None."""
+        """Returns a text's rows; writes them to ``batch`` and returns None if all texts have one length."""
         if not isinstance(payload, Text):
             raise InputError(f"the model takes texts; found {type(payload).__name__.lower()} data")
         tokens = self._tokenize(payload)

@@ -128,7 +128,7 @@ def read_elements(
     if len(shape) > MAX_DIMENSIONS:
         raise InputError(f"{what}: a tensor of {len(shape)} axes; at most {MAX_DIMENSIONS} are supported")
     if shape and min(shape) < 0:
-        raise InputError(f"{what}: shape {list(shape)} has a negative side")
+        raise InputError(f"{what}: shape {list(shape)} has a negative dimension")
     if element.hasobject:
         return strings(unpack(memoryview(content), what, math.prod(shape)), shape, what)
     expected = math.prod(shape) * element.itemsize

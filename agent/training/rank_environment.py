@@ -199,7 +199,7 @@ class _Variables:
     def number(self, name: str, default: int | None = None) -> int:
         text = self.text(name, None if default is None else str(default))
         if not (text.isascii() and text.isdecimal()) or int(text) > _MOST_NUMBER:
-            raise ConfigurationError(f"{name} is {text!r}; it must be a whole number from 0")
+            raise ConfigurationError(f"{name} is {text!r}; it must be a whole number, 0 or greater")
         return int(text)
 
     def port(self, name: str, default: int | None = None) -> int:

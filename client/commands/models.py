@@ -65,7 +65,9 @@ def models(model_name: str | None, model_version: str | None, framework_name: st
         fitting = tuple(m for m in found if m.framework.name.casefold() == framework)
         if not fitting and found:
             have = ", ".join(sorted({m.framework.name for m in found}))
-            raise UnknownModelError(f"no manifest is for {framework_name}; there are manifests for: {have}")
+            raise UnknownModelError(
+                f"there is no manifest for {framework_name}; there are manifests for: {have}"
+            )
         found = fitting
     return CacheFilling(invocation.cache).fill_models(found)
 

@@ -71,9 +71,10 @@ _SHOWN_FAILURES = 20
 def score(**given: Any) -> int:
     """Score PREDICTIONS, made by another tool, against a dataset; no model runs.
 
-    PREDICTIONS is COCO results JSON for detection and instance_segmentation; a folder of PNG masks, or of
-    images, with the names of the dataset's; and otherwise a .csv, .jsonl or .json with an id and a label, an
-    answer or numbers, or an .npz of vectors. The metrics are those of agent predict dataset.
+    For detection and instance_segmentation, PREDICTIONS is a JSON file of COCO results. For tasks that
+    predict masks or images, it is a folder of PNG masks or of images with the file names of the dataset. For
+    other tasks, it is a .csv, .jsonl or .json file with an id and a label, an answer or numbers, or an .npz
+    file of vectors. The metrics are those of agent predict dataset.
 
     All samples of the dataset count: an image that COCO's results do not name has no predicted objects, so
     all of its objects are missed. For other tasks, a sample without a prediction is reported and counted as

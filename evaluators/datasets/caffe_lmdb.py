@@ -381,12 +381,12 @@ class LmdbDataset(StoredDataset):
     """The Datums of an LMDB, in the order of their keys, which are the ids.
 
     A Datum is an encoded image; raw pixels, channels × height × width in blue, green and red; or a tensor in
-    ``float_data``. A label is the index of a class, as text; if the folder has a ``classes.txt``, with one
-    class name per line, it is that name. A label of -1 means none. Samples can be read from several threads.
-    Neither the lock file nor the LMDB library is used: the LMDB must not be written to meanwhile, and a
-    damaged one cannot crash the process. A damaged Datum becomes a failed input.
+    ``float_data``. A label is the index of a class, as text, or the line with this number, from 0, of the
+    folder's ``classes.txt`` if there is one. A label of -1 means none. Samples can be read from several
+    threads. Neither the lock file nor the LMDB library is used: the LMDB must not be written to meanwhile,
+    and a damaged one cannot crash the process. A damaged Datum becomes a failed input.
 
-    ``path`` is the folder with ``data.mdb``, or a file like it; the other arguments are those of
+    ``path`` is the folder that contains ``data.mdb``, or such a file; the other arguments are those of
     ``StoredDataset``.
 
     Raises:

@@ -137,7 +137,7 @@ def _read_squad(path: Path) -> Iterator[_TextRow]:
 def _value(path: Path, number: int, part: Any, name: str) -> Any:
     """Returns a value from a part of SQuAD's JSON; ``number`` is the number of the question, for errors."""
     if not isinstance(part, dict) or name not in part:
-        raise DatasetError(f"{path}: is not in SQuAD's format: a part has no {name}, at question {number}")
+        raise DatasetError(f"{path}: is not in SQuAD's format: question {number} has no {name}")
     return part[name]
 
 
@@ -240,7 +240,7 @@ def _text(row: _TextRow) -> Text:
     if len(named) != 1:
         found = ", ".join(printable(str(name)) for name in list(columns)[:_SHOWN]) or "none"
         raise DatasetError(
-            f"{row.place}: needs one column text (or sentence), or question and context; it has: {found}"
+            f'{row.place}: needs a column "text" or "sentence", or "question" and "context"; it has: {found}'
         )
     return Text(_of(row, named[0]), _of(row, "pair") if columns.get("pair") is not None else None)
 

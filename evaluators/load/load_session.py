@@ -1,4 +1,4 @@
-"""A target under load: its runs, one after the other, of a workload or of a search.
+"""A target under load, which runs a workload, or the probes of a search one after the other.
 
 The closed loop keeps a fixed number of queries in flight, and sends the next one when one is done.
 Calibration finds the highest rate that this machine can send on time. A sample of queries is chosen during a

@@ -291,7 +291,7 @@ class SemanticSegmentationMetric(TaskMetric):
                 self._counts = None
 
     def _make_room(self, true: NDArray[np.int64], predicted: NDArray[np.int64]) -> None:
-        """Raises an error for invalid class numbers; without any names, makes room for those that occur."""
+        """Checks the class numbers; if the classes have no names, makes room for the numbers that occur."""
         if not true.size:
             return
         if (wrong := _outside(true, 0, MOST_CLASSES if self._grows else self._size)) is not None:

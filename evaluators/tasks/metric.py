@@ -195,8 +195,8 @@ class TaskMetric(ABC):
 
         Raises:
             DatasetError: The truth cannot be read, or does not fit the model.
-            PredictionError: The prediction cannot be scored against this truth, such as a map of another
-                size. With either error, the sample counts as failed.
+            PredictionError: The prediction cannot be scored against this truth, for example because it is a
+                map of another size. With either error, the sample counts as failed.
         """
 
     def add_batch(self, samples: Sequence[Sample], predictions: Predictions) -> Sequence[ScoringFailure]:

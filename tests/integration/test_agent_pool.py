@@ -310,8 +310,8 @@ def test_agent_with_no_session_left_is_said_and_left_out(agents, open_pool, said
         assert ids(pool.predict_batches(batches(3))) == expected_ids(3)
         assert pool.description.agent == free
     assert said == [
-        f"left out: agent {full}: the agent has its limit of 1 sessions open, all in use; close one, or try "
-        "again later"
+        f"left out: agent {full}: the agent's limit of 1 open sessions is reached, and all are in use; "
+        "close one, or try again later"
     ]
 
 

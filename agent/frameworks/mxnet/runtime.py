@@ -135,7 +135,7 @@ class CudnnAutotune:
         self._fixed: bool | None = None
 
     def fix(self, *, wanted: bool) -> None:
-        """Sets the variable; call it before the model runs.
+        """Sets the variable. Must be called before the model runs.
 
         Raises:
             ConfigurationError: An earlier call has set the other value.

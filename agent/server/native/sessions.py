@@ -304,8 +304,8 @@ class Sessions:
             idle = [id_ for id_, entry in self._entries.items() if self._gives_way(entry)]
             if not idle:
                 raise SessionLimitError(
-                    f"the agent has its limit of {self._limit} sessions open, all in use; close one, or try "
-                    "again later"
+                    f"the agent's limit of {self._limit} open sessions is reached, and all are in use; close "
+                    "one, or try again later"
                 )
             return self._close_for_others([min(idle, key=lambda id_: self._entries[id_].last_used_s)])
 

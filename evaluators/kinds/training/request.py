@@ -276,11 +276,11 @@ class RankRequest:
     """The number of processes that train together, and the place of this process among them.
 
     Attributes:
-        num_ranks: The number of processes on all hosts; None for the launcher's number, or a single one.
+        num_ranks: The number of processes on all hosts; None for the launcher's number, else 1.
         rank: The number of this process, from 0; None if this process starts all ranks on its host.
         rank_address: The host and port, on the host of rank 0, at which the ranks meet; needs ``rank``.
         local_rank: The number of this process on its host, which chooses the GPU.
-        num_servers: The number of servers of an MXNet kvstore; None for the launcher's number, or one.
+        num_servers: The number of servers of an MXNet kvstore; None for the launcher's number, else 1.
 
     Raises:
         ConfigurationError: A number is out of range, or the fields contradict each other.

@@ -168,7 +168,7 @@ def test_cut_message_is_read_or_refused_and_nothing_else(data):
         ("object", [1], 8, 'element type "object" is not known; allowed: bool, int8'),
         ("<f4", [1], 4, 'element type "<f4" is not known'),
         ("float32", [2, 2], 15, r"15 bytes for shape \[2, 2\] of float32, which requires 16 bytes"),
-        ("float32", [-1, -1], 4, "negative side"),
+        ("float32", [-1, -1], 4, "negative dimension"),
         ("float32", [0, 2**63 - 1, 16, 16], 0, "larger sides than an array can have"),
         ("float32", [2**40, 2**40], 4, "4 bytes for shape"),
         ("uint8", [1] * 33, 1, "33 axes"),

@@ -105,7 +105,7 @@ def test_a_plain_shell_a_batch_script_and_a_single_process_are_no_rank(environ: 
         (without(TORCHRUN, "MASTER_PORT"), "MASTER_PORT is not set"),
         (without(TORCHRUN, "LOCAL_RANK"), "LOCAL_RANK is not set.*torchrun sets them all"),
         (TORCHRUN | {"RANK": "4"}, "RANK is 4, but WORLD_SIZE is 4; numbers begin at 0"),
-        (TORCHRUN | {"RANK": "-1"}, "RANK is '-1'; it must be a whole number from 0"),
+        (TORCHRUN | {"RANK": "-1"}, "RANK is '-1'; it must be a whole number, 0 or greater"),
         (TORCHRUN | {"RANK": ""}, "RANK is not set"),
         (TORCHRUN | {"MASTER_PORT": "70000"}, "MASTER_PORT is 70000; a port is 1 to 65535"),
         (TORCHRUN | {"LOCAL_RANK": "2"}, "LOCAL_RANK 2, RANK 3, LOCAL_WORLD_SIZE 2.* contradict"),
