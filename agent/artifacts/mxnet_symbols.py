@@ -70,8 +70,8 @@ def symbol_stem(graph: Path) -> str:
 def symbol_inputs(graph: Path, parameters: Shapes) -> tuple[InputSignature, ...]:
     """Returns the inputs of a symbol: its variables that are neither parameters nor labels for training.
 
-    The shape is the variable's own, or follows from the first operator that uses it and its weight: the
-    channels of a convolution over images, or the features of a fully connected layer.
+    An input has the shape that the variable declares. Otherwise, its channels (for a convolution over images)
+    or features (for a fully connected layer) follow from the weight of the first operator that uses it.
 
     Raises:
         ArtifactError: The file is not a symbol.

@@ -125,8 +125,8 @@ def status(address: str, timeout_s: float, format_name: str) -> int:
     """Show the status of a served agent: its health, its loaded models and its load.
 
     The exit code reflects the health: 0 for SERVING, 1 for any other response, such as NOT_SERVING while the
-    agent stops, and 6 if nothing responds. Without the secret, an agent that has one reports only its health;
-    so does an agent that is too busy.
+    agent stops, and 6 if nothing responds. An agent that requires a secret reports only its
+    health to a client without the secret; an agent that is too busy reports only its health, too.
     """
     invocation = current_invocation()
     from inferometer.client.remote.native.registry import ask_status  # loads grpc

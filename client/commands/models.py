@@ -284,7 +284,7 @@ def init(
     """Write a manifest for a model's file, with comments that say what to fill in.
 
     MODEL is a file that --model_path of agent predict accepts. The manifest is valid as it is; its
-    comments name what the file does not say, such as the mean of images and the labels.
+    comments list what MODEL does not contain, such as the labels and the mean of the training images.
     """
     from inferometer.agent.artifacts.downloads import digest
     from inferometer.agent.inference.given_models import Wanted, model_of_file

@@ -255,7 +255,7 @@ class _Kinds(Group):
 
 @click.command("measure", cls=_Kinds)
 def measure() -> None:
-    """Measure what a plug-in adds: each kind of measurement is a command."""
+    """Run the kinds of measurement that plug-ins add; each kind is a command."""
 
 
 def _measure(name: str, given: dict[str, Any]) -> None:

@@ -68,7 +68,7 @@ class FilledRows:
 
     Attributes:
         labels: The class of each sample that was loaded, in order; None if it is unknown.
-        failed: The rows that were not filled, counted from the first one, each with its failure.
+        failed: The rows that were not filled, counted from the task's first row, each with its failure.
         read_ns: The time to read, summed over the samples.
         preprocess_ns: The time to decode and preprocess, summed over the samples.
         read_bytes: The bytes of the samples as they were read.

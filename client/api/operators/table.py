@@ -1,4 +1,4 @@
-"""The benchmarks of dl-operator-benchmark as rows, each an operator of the table with the original's inputs.
+"""The benchmarks of dl-operator-benchmark, each as an operator of the table with the original inputs.
 
 ``benchmark`` creates a class from each row for each framework. To add a benchmark, add its row to
 ``BENCHMARKS``; ``make stubs`` then makes it known to type checkers and editors.

@@ -94,8 +94,8 @@ class DeviceGroup:
     def even(self) -> Figure:
         """The number of cores that match the GPU's rate, if each has the highest measured rate per core.
 
-        As a rule, the rate per core falls as cores are added, so that fewer cores than this do not reach the
-        rate.
+        As a rule, the rate per core falls as cores are added, so fewer cores than this cannot reach the
+        GPU's rate.
         """
         a_core = (scaled(rate, 1 / cores) for cores, rate in self.rates.items())
         return _known(ratio(self.gpu_rate, max(a_core, key=lambda rate: rate.value)))
