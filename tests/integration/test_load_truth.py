@@ -14,7 +14,7 @@ from inferometer.agent.protocol.messages import decode_response, encode_response
 from inferometer.client.remote.native.agent import RemoteTarget, open_remote_agent
 from inferometer.evaluators.evaluation import measures
 from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, LoadOptions
-from inferometer.evaluators.kinds.load.search import MaxQpsOptions, Prober, search_max_qps
+from inferometer.evaluators.kinds.load.search import MaxQpsOptions, search_max_qps
 from inferometer.evaluators.kinds.load.summary import LoadSummary
 from inferometer.evaluators.kinds.registry import kind_of
 from inferometer.evaluators.load.arrivals import ConstantArrivals, Extent, Schedule
@@ -129,7 +129,7 @@ def test_a_search_finds_the_capacity_of_a_predictor_that_sleeps(scripted_target,
         options = MaxQpsOptions(
             latency_bound_ms=bound_s * 1e3, initial_qps=50, tolerance=0.02, time_budget_s=10, min_duration_s=1
         )
-        answer = search_max_qps(options, Prober(session))
+        answer = search_max_qps(options, session)
         elapsed_s = session.elapsed_s
     served_s = np.array(json.loads((manifest_folder / SERVED).read_text())) / 1e9
     taken_s = occupied_s(session.runs)

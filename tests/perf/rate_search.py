@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.inference.results import BatchResult, StageTimes
-from inferometer.evaluators.kinds.load.search import MaxQpsOptions, Prober, search_max_qps
+from inferometer.evaluators.kinds.load.measurement import lag_reason
+from inferometer.evaluators.kinds.load.search import MaxQpsOptions, search_max_qps
 from inferometer.evaluators.kinds.load.single_server import served_queries
 from inferometer.evaluators.load.issuer import RunLimits
 from inferometer.evaluators.load.load_session import LoadSession
@@ -110,7 +111,7 @@ def measure_constant() -> list[Row]:
             session = LoadSession(target, RunLimits(10_000.0))
             session.warm_up(20)
             options = MaxQpsOptions(BOUND_MS, 20, time_budget_s=BUDGET_S, min_duration_s=1, seed=seed)
-            answer = search_max_qps(options, Prober(session))
+            answer = search_max_qps(options, session)
         served = [served_queries(run.queries) for run in session.runs]
         occupied_s = np.concatenate([each.service_s()[each.backlog_s > 0] for each in served])
         found.append(
@@ -118,7 +119,7 @@ def measure_constant() -> list[Row]:
                 answer.rate_qps or math.nan,
                 answer.low_qps or 0.0,
                 answer.high_qps or math.inf,
-                not any(each.lag_reason(options.latency_bound_ns, 0.01) for each in answer.probes),
+                not any(lag_reason(run, options.latency_bound_ns, 0.01) for run in session.runs),
                 _highest_qps(occupied_s),
             )
         )

@@ -20,17 +20,12 @@ from inferometer.evaluators.evaluation import Evaluation, Status, SystemUnderTes
 from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobPart, JobResources, JobStart, Notify
 from inferometer.evaluators.jobs.options import LATENCY_BOUND_MS, SPARE_CORES
 from inferometer.evaluators.kinds.batches.job import EvaluationTrace
-from inferometer.evaluators.kinds.load.measurement import (
-    LoadMeasurement,
-    Probe,
-    RateAnswer,
-    RateSearchMeasurement,
-)
+from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, RateSearchMeasurement, lag_reason
 from inferometer.evaluators.kinds.load.mlperf import MlperfWork
 from inferometer.evaluators.kinds.load.request import MaxQpsRequest, WorkloadRequest
-from inferometer.evaluators.kinds.load.search import MaxQpsOptions, Prober, search_max_qps
+from inferometer.evaluators.kinds.load.search import MaxQpsOptions, search_max_qps
 from inferometer.evaluators.load.arrivals import Schedule
-from inferometer.evaluators.load.issuer import RunLimits, Stop
+from inferometer.evaluators.load.issuer import RunLimits
 from inferometer.evaluators.load.load_session import (
     ALLOWED_SHARE,
     LEAST_QPS,
@@ -42,7 +37,7 @@ from inferometer.evaluators.load.load_session import (
     peak_qps,
 )
 from inferometer.evaluators.load.local_target import make_load_target
-from inferometer.evaluators.load.queries import Outcome
+from inferometer.evaluators.load.queries import Outcome, Stop
 from inferometer.evaluators.load.target import (
     LoadInputs,
     LoadTarget,
@@ -211,23 +206,19 @@ class LoadJob:
         if isinstance(work, MaxQpsOptions):
             answer = None
             with suppress(EvaluationInterrupted):
-                found = search_max_qps(work, Prober(session))
-                answer = RateAnswer(
-                    found.rate_qps, found.low_qps, found.high_qps, found.method.value, found.reason
-                )
+                answer = search_max_qps(work, session)
             whole = answer is not None
             bound_ns, share = work.latency_bound_ns, work.late_fraction
-            judged = (replace(r, invalid=Probe.of(r).lag_reason(bound_ns, share)) for r in session.runs)
+            judged = (replace(r, invalid=lag_reason(r, bound_ns, share)) for r in session.runs)
             measurement = RateSearchMeasurement(options, tuple(judged), 0, answer)
         else:
             if isinstance(work, ClosedLoop):
                 options = replace(options, arrival=str(work), rate_qps=0.0)
-                issued = session.run_closed(work)
+                run = session.run_closed(work)
             else:
                 options = replace(options, arrival=work.source, rate_qps=work.rate_qps)
-                issued = session.run(work, options.latency_bound_ns)
-            whole = issued.stop is not Stop.INTERRUPTED
-            [run] = session.runs
+                run = session.run(work, options.latency_bound_ns)
+            whole = run.stop is not Stop.INTERRUPTED
             lag = lag_in_percentiles(run.queries, run.cut_ns, options.percentile, options.latency_bound_ns)
             measurement = LoadMeasurement(options, replace(run, invalid=lag), 0)
         if not whole and not any(len(run.queries) for run in session.runs):

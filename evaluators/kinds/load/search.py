@@ -2,7 +2,7 @@
 
 It brackets the rate with short probes that go up and down by a factor of 2, jumps to the single-server
 model's estimate as soon as that model fits, and confirms with long probes around the estimate until its
-interval is narrow enough or the time is used up. It uses no clocks or threads: a ``Prober`` has both.
+interval is narrow enough or the time is used up. It uses no clocks or threads: the ``LoadSession`` has both.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from inferometer.evaluators.kinds.load.estimate import (
     Evidence,
     unqueued_late,
 )
-from inferometer.evaluators.kinds.load.measurement import NEAR, MaxQps, Method, Probe
+from inferometer.evaluators.kinds.load.measurement import NEAR, Method, RateAnswer, lag_reason
 from inferometer.evaluators.kinds.load.single_server import SIMULATED_QUERIES
 from inferometer.evaluators.load.arrivals import (
     ArrivalProcess,
@@ -30,9 +30,8 @@ from inferometer.evaluators.load.arrivals import (
     RampArrivals,
     Schedule,
 )
-from inferometer.evaluators.load.issuer import Stop
 from inferometer.evaluators.load.load_session import LoadSession
-from inferometer.evaluators.load.queries import bound_ns_of
+from inferometer.evaluators.load.queries import Stop, bound_ns_of
 from inferometer.manifests.errors import ConfigurationError, EvaluationInterrupted
 
 _LEAST_PROBES = 4
@@ -108,40 +107,6 @@ class MaxQpsOptions:
         return 1 - self.percentile / 100
 
 
-class Prober:
-    """The prober, which runs the probes of a search in a load session, one after the other."""
-
-    def __init__(self, session: LoadSession) -> None:
-        self._session = session
-
-    @property
-    def elapsed_s(self) -> float:
-        """The duration of the search so far, in seconds."""
-        return self._session.elapsed_s
-
-    def reconnect(self) -> None:
-        """Reconnects to the target for the next probes."""
-        self._session.reconnect()
-
-    def probe(self, schedule: Schedule, max_late: int, bound_ns: int) -> Probe:
-        """Runs a schedule, and returns once all its queries have outcomes or the run was stopped.
-
-        Args:
-            schedule: When queries are due.
-            max_late: The run stops once more queries than this are later than the bound.
-            bound_ns: The latency bound. A query without an answer is late once the bound has passed.
-
-        Raises:
-            EvaluationInterrupted: A stop was requested.
-        """
-        issued = self._session.run(schedule, bound_ns, max_late, f"probe {len(self._session.runs) + 1}")
-        if issued.stop is Stop.INTERRUPTED:
-            raise EvaluationInterrupted("stopped during the search; nothing was published")
-        stopped = issued.stop is not Stop.COMPLETE
-        seed = schedule.seed if schedule.seed is not None else 0
-        return Probe(schedule.rate_qps, seed, issued.queries, stopped)
-
-
 _SIMULATED_MEANWHILE = 40_000
 _CONFIRMING = 4
 _NEW_FACTOR = 1.5
@@ -165,13 +130,16 @@ _LIMIT_AFTER_INVALID = 0.75
 _NS_PER_S = 1_000_000_000
 
 
-def search_max_qps(options: MaxQpsOptions, prober: Prober) -> MaxQps:
+def search_max_qps(options: MaxQpsOptions, session: LoadSession) -> RateAnswer:
     """Searches for the highest rate that keeps the bound.
 
     The answer is the same for the same options and the same behaviour of the system. No probe is started if
     its schedule would end after the time budget.
+
+    Raises:
+        EvaluationInterrupted: A stop was requested.
     """
-    return _Search(options, prober).answer()
+    return _Search(options, session).answer()
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,20 +157,19 @@ class _Plan:
 
 
 class _Search:
-    def __init__(self, options: MaxQpsOptions, prober: Prober) -> None:
+    def __init__(self, options: MaxQpsOptions, session: LoadSession) -> None:
         self._options = options
-        self._prober = prober
+        self._session = session
         self._bound_ns = options.latency_bound_ns
         self._bound_s = options.latency_bound_ms / 1e3
         self._limit_qps = options.max_rate_qps or math.inf
         self._unloaded_qps = 1 / (_UNLOADED_BOUNDS * self._bound_s)
         self._estimator = Estimator(options.process, self._bound_s, options.late_fraction, self._seed(0))
-        self._probes: list[Probe] = []
         self._seen: list[Evidence] = []
         self._invalid_in_a_row = 0
         self._estimated_sent = 0
 
-    def answer(self) -> MaxQps:
+    def answer(self) -> RateAnswer:
         """Runs probes until the answer is known or the time is used up."""
         estimate: Estimate | None = None
         while True:
@@ -225,7 +192,7 @@ class _Search:
         self._estimated_sent = sent
         return True
 
-    def _settled(self, estimate: Estimate | None) -> MaxQps | None:
+    def _settled(self, estimate: Estimate | None) -> RateAnswer | None:
         bracket, tolerance = self._bracket(), self._options.tolerance
         if bracket.kept_qps is None and (late := unqueued_late(self._seen, self._options.late_fraction)):
             return self._made(Method.NONE, None, None, None, late)
@@ -325,12 +292,12 @@ class _Search:
 
     def _left_s(self) -> float:
         """Returns the remaining time budget, minus the time that a probe's last answers may take."""
-        return self._options.time_budget_s - self._prober.elapsed_s - 2 * self._bound_s
+        return self._options.time_budget_s - self._session.elapsed_s - 2 * self._bound_s
 
     def _run(self, plan: _Plan) -> bool:
         """Runs a probe; returns False if it does not fit into the remaining time."""
         options = self._options
-        number = len(self._probes) + 1
+        number = len(self._session.runs) + 1
         left_s = self._left_s()
         if left_s < options.min_duration_s:
             return False
@@ -347,10 +314,12 @@ class _Search:
                 schedule.offsets_ns[within], schedule.source, schedule.rate_qps, schedule.seed
             )
         if plan.confirming:
-            self._prober.reconnect()
-        probe = self._prober.probe(schedule, self._max_late(len(schedule), plan), self._bound_ns)
-        self._probes.append(probe)
-        if not probe.lag_reason(self._bound_ns, options.late_fraction):
+            self._session.reconnect()
+        max_late = self._max_late(len(schedule), plan)
+        probe = self._session.run(schedule, self._bound_ns, max_late, f"probe {number}")
+        if probe.stop is Stop.INTERRUPTED:
+            raise EvaluationInterrupted("stopped during the search; nothing was published")
+        if not lag_reason(probe, self._bound_ns, options.late_fraction):
             self._invalid_in_a_row = 0
             confirming = plan.confirming and not probe.stopped
             self._seen.append(Evidence(probe, self._bound_ns, confirming, plan.alone))
@@ -373,7 +342,7 @@ class _Search:
     def _seed(self, number: int) -> int:
         return int(np.random.SeedSequence((self._options.seed, number)).generate_state(1)[0])
 
-    def _final(self, estimate: Estimate | None, reason: str) -> MaxQps:
+    def _final(self, estimate: Estimate | None, reason: str) -> RateAnswer:
         """Returns the answer after the last probe."""
         if estimate:
             # the next search finds the machine as different as the probes of this one did, however many
@@ -391,7 +360,7 @@ class _Search:
             reason = self._limit()
         if kept and not broken:
             return self._made(Method.AT_LEAST, kept, kept, None, reason)
-        if not self._seen and self._probes:
+        if not self._seen and self._session.runs:
             reason = "no probe was valid"
         return self._made(Method.BRACKET, kept, kept, broken, reason)
 
@@ -400,5 +369,5 @@ class _Search:
 
     def _made(
         self, method: Method, rate: float | None, low: float | None, high: float | None, reason: str
-    ) -> MaxQps:
-        return MaxQps(rate, low, high, method, reason, tuple(self._probes))
+    ) -> RateAnswer:
+        return RateAnswer(rate, low, high, method.value, reason)
