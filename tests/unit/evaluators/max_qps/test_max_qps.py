@@ -30,8 +30,8 @@ from inferometer.evaluators.kinds.load.measurement import (
     late_share,
     rate_text,
 )
-from inferometer.evaluators.kinds.load.search import MaxQpsOptions, search_max_qps
-from inferometer.evaluators.load.arrivals import RampArrivals
+from inferometer.evaluators.kinds.load.request import MaxQpsRequest
+from inferometer.evaluators.kinds.load.search import search_max_qps
 from inferometer.evaluators.load.queries import Outcome
 from inferometer.manifests.errors import ConfigurationError
 
@@ -42,9 +42,14 @@ DETERMINISTIC_QPS, EXPONENTIAL_QPS, TWO_SERVERS_QPS = 77.4, 53.95, 176.1
 BATCHING_QPS = 275.5
 
 
+def request(latency_bound_ms: float = BOUND_MS, **options: Any) -> MaxQpsRequest:
+    given = {"initial_qps": 10.0, "tolerance": 0.01, "time_budget_s": 600.0, "min_duration_s": 5.0}
+    return MaxQpsRequest(latency_bound_ms=latency_bound_ms, **given | options)
+
+
 def searched(system: System, seed: int = 0, **options: Any) -> tuple[RateAnswer, SimulatedProber]:
     prober = SimulatedProber(system, 5000 + seed)
-    return search_max_qps(MaxQpsOptions(BOUND_MS, seed=seed, **options), prober), prober
+    return search_max_qps(request(seed=seed, **options), prober), prober
 
 
 def errors_and_cover(answers: Sequence[RateAnswer], truth_qps: float) -> tuple[np.ndarray[Any, Any], float]:
@@ -123,9 +128,7 @@ def test_a_model_ten_times_slower_than_the_bound_has_no_rate_and_that_is_found_s
 ) -> None:
     prober = SimulatedProber(system, 5002)
 
-    answer = search_max_qps(
-        MaxQpsOptions(10, initial_qps=initial_qps, time_budget_s=120, min_duration_s=2), prober
-    )
+    answer = search_max_qps(request(10, initial_qps=initial_qps, time_budget_s=120, min_duration_s=2), prober)
 
     assert answer.method == Method.NONE
     assert prober.runs[0].rate_qps == initial_qps
@@ -137,7 +140,7 @@ def test_a_rate_at_which_queries_hardly_ever_meet_is_found(initial_qps: float) -
     """A query of 9 ms keeps 10 ms unless another is due in the 8 ms before it: 1.26 QPS at p99."""
     prober = SimulatedProber(deterministic(0.009), 5003)
 
-    answer = search_max_qps(MaxQpsOptions(10, initial_qps=initial_qps), prober)
+    answer = search_max_qps(request(10, initial_qps=initial_qps), prober)
 
     assert answer.rate_qps == pytest.approx(1.26, rel=0.06)
     assert answer.low_qps is not None
@@ -151,7 +154,7 @@ def test_queries_that_are_late_for_no_queue_are_sent_ever_longer_and_not_ever_mo
     for seed in range(3):
         prober = SimulatedProber(hiccups, 99 + seed)
 
-        answer = search_max_qps(MaxQpsOptions(10, initial_qps=10, min_duration_s=2, seed=seed), prober)
+        answer = search_max_qps(request(10, initial_qps=10, min_duration_s=2, seed=seed), prober)
 
         assert answer.method == Method.NONE
         assert min(probe.rate_qps for probe in prober.runs) == 10
@@ -168,7 +171,7 @@ def test_queries_without_a_right_answer_are_late(outcome: Outcome) -> None:
     """With 0.5 % lost, 0.5 % may be late of themselves: 74.3 QPS by simulation of 12 million queries."""
     prober = SimulatedProber(losing(deterministic(0.01), 0.005), 5001, lost=outcome)
 
-    answer = search_max_qps(MaxQpsOptions(BOUND_MS), prober)
+    answer = search_max_qps(request(), prober)
 
     assert answer.method == Method.LATE_FRACTION
     assert answer.rate_qps == pytest.approx(74.3, rel=0.06)
@@ -199,8 +202,7 @@ def test_searches_over_connections_of_different_speeds_do_not_exclude_each_other
     probers = [SimulatedProber(deterministic(0.01), seed, connections=0.03) for seed in range(10)]
 
     found = [
-        search_max_qps(MaxQpsOptions(BOUND_MS, seed=seed, time_budget_s=200), prober)
-        for seed, prober in enumerate(probers)
+        search_max_qps(request(seed=seed, time_budget_s=200), prober) for seed, prober in enumerate(probers)
     ]
 
     ends = [(answer.low_qps or 0.0, answer.high_qps or 0.0) for answer in found]
@@ -212,7 +214,7 @@ def test_searches_on_a_machine_that_changes_as_much_from_hour_to_hour_do_not_exc
     hours = 0.02 * np.random.RandomState(3).standard_normal(10)
     found = [
         search_max_qps(
-            MaxQpsOptions(BOUND_MS, seed=seed, time_budget_s=40),
+            request(seed=seed, time_budget_s=40),
             SimulatedProber(deterministic(0.01), seed, connections=0.02, machine=faster),
         )
         for seed, faster in enumerate(hours)
@@ -228,8 +230,7 @@ def test_searches_by_late_queries_that_come_in_bursts_do_not_exclude_each_other(
 
     found = [
         search_max_qps(
-            MaxQpsOptions(BOUND_MS, seed=seed, time_budget_s=45),
-            SimulatedProber(system, 1000 + seed, connections=0.02),
+            request(seed=seed, time_budget_s=45), SimulatedProber(system, 1000 + seed, connections=0.02)
         )
         for seed in range(24)
     ]
@@ -291,7 +292,7 @@ def test_where_the_harness_can_do_no_more_the_answer_is_at_least() -> None:
 def test_probes_in_which_the_harness_lagged_count_for_nothing_and_lower_its_limit() -> None:
     prober = SimulatedProber(deterministic(0.001), lags_above_qps=300, lag_s=5)
 
-    answer = search_max_qps(MaxQpsOptions(BOUND_MS), prober)
+    answer = search_max_qps(request(), prober)
 
     assert answer.method == Method.AT_LEAST
     assert answer.rate_qps is not None
@@ -304,7 +305,7 @@ def test_a_lag_that_cannot_have_changed_the_verdict_stops_no_search() -> None:
     # as where the system under test takes the processor from the harness once it is overloaded
     prober = SimulatedProber(deterministic(0.01), lags_above_qps=80, lag_s=0.01)
 
-    answer = search_max_qps(MaxQpsOptions(BOUND_MS, time_budget_s=300), prober)
+    answer = search_max_qps(request(time_budget_s=300), prober)
 
     assert answer.low_qps is not None
     assert answer.high_qps is not None
@@ -323,7 +324,7 @@ def test_no_probe_is_far_below_a_rate_that_was_kept(
     )
 
     search_max_qps(
-        MaxQpsOptions(bound_ms, seed=seed, time_budget_s=300, min_duration_s=10, initial_qps=6.4), prober
+        request(bound_ms, seed=seed, time_budget_s=300, min_duration_s=10, initial_qps=6.4), prober
     )
 
     kept_qps, bound_ns = 0.0, round(bound_ms * 1e6)
@@ -336,7 +337,7 @@ def test_no_probe_is_far_below_a_rate_that_was_kept(
 def test_a_search_ends_where_the_harness_can_send_no_more_although_a_higher_rate_was_broken() -> None:
     prober = SimulatedProber(hesitant(2e-3, 0.0, 0.0), 5000, lags_above_qps=450)
 
-    answer = search_max_qps(MaxQpsOptions(200, initial_qps=6.4, time_budget_s=300, min_duration_s=10), prober)
+    answer = search_max_qps(request(200, initial_qps=6.4, time_budget_s=300, min_duration_s=10), prober)
 
     assert answer.method in {Method.BRACKET.value, Method.AT_LEAST.value}
     assert answer.rate_qps == pytest.approx(409.6)
@@ -351,25 +352,30 @@ def test_the_interval_of_the_answer_decides_its_figures() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"latency_bound_ms": 0}, "latency_bound is 0; allowed"),
-        ({"latency_bound_ms": float("nan")}, "latency_bound is nan; allowed"),
-        ({"initial_qps": -1}, "initial_qps is -1; allowed"),
-        ({"percentile": 100}, "percentile is 100; allowed"),
-        ({"tolerance": 0}, "tolerance is 0; allowed"),
+        ({"latency_bound_ms": 0}, "latency_bound_ms is 0; it must be above 0"),
+        ({"latency_bound_ms": 1e-4}, "latency_bound is 0.0001; allowed: 0.001…"),
+        ({"latency_bound_ms": float("nan")}, "latency_bound_ms is nan; it must be"),
+        ({"initial_qps": -1}, "initial_qps is -1; it must be above 0"),
+        ({"initial_qps": 1e10}, "initial_qps is 1e+10; allowed"),
+        ({"percentile": 100}, "percentile is 100; it must be above 0 and below 100"),
+        ({"percentile": 0.5}, "percentile is 0.5; allowed: 1…99.999 %"),
+        ({"tolerance": 0}, "tolerance is 0; it must be at least 0.0001"),
+        ({"min_duration_s": 0}, "min_duration is 0; allowed: 0.01…"),
         ({"time_budget_s": 10}, "time_budget is 10 s; with this min_duration and latency_bound it must be"),
-        ({"min_queries": 0}, "min_queries is 0; allowed"),
+        ({"min_queries": 0}, "min_queries is 0; it must be at least 1"),
+        ({"min_queries": 10**9}, "min_queries is 1e+09; allowed"),
         (
             {"initial_qps": 0.001, "time_budget_s": 100},
             "a time_budget of 100 s has fewer than 4 queries at this rate",
         ),
         ({"seed": -1}, "seed is -1; it must be"),
         ({"max_rate_qps": 0}, "max_rate is 0 queries/s; it must be above 0"),
-        ({"process": RampArrivals()}, "arrival ramp has no steady rate"),
+        ({"arrival": "ramp"}, "arrival ramp has no steady rate"),
     ],
 )
 def test_options_that_make_no_sense_are_refused_in_one_line(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        MaxQpsOptions(**{"latency_bound_ms": BOUND_MS, **options})
+        request(**options)
 
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -378,7 +384,7 @@ def test_options_that_make_no_sense_are_refused_in_one_line(options: dict[str, A
 def test_a_search_without_a_valid_probe_says_why() -> None:
     prober = SimulatedProber(deterministic(0.01), lags_above_qps=0, lag_s=1)
 
-    answer = search_max_qps(MaxQpsOptions(BOUND_MS, time_budget_s=60), prober)
+    answer = search_max_qps(request(time_budget_s=60), prober)
 
     assert answer.rate_qps is None
     assert rate_text(answer) == "unknown"
@@ -389,6 +395,6 @@ def test_the_budget_that_a_message_asks_for_is_enough() -> None:
     """Four times 0.3 is more than 1.2 in binary."""
     short = {"latency_bound_ms": 50.0, "min_duration_s": 0.2}
 
-    assert MaxQpsOptions(**short, time_budget_s=1.2).time_budget_s == 1.2
+    assert request(**short, time_budget_s=1.2).time_budget_s == 1.2
     with pytest.raises(ConfigurationError, match=r"it must be at least 1\.2 s"):
-        MaxQpsOptions(**short, time_budget_s=1.1)
+        request(**short, time_budget_s=1.1)
