@@ -5,17 +5,16 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
 import numpy as np
 
 from inferometer.evaluators.evaluation import Progress
 from inferometer.evaluators.load.arrivals import Schedule
-from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries, QueryLog
+from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries, QueryLog, Stop
 from inferometer.evaluators.load.target import QueryTarget
 from inferometer.evaluators.load.validity import LEAST_GROWN, backlog, growing, negligible_ns
 from inferometer.evaluators.statistics import percentile
@@ -29,16 +28,6 @@ _RECENT = 1000
 _GROWING_LOOKS = 3
 _SILENT_QUERIES = 50
 _PARTS = 8
-
-
-class Stop(str, Enum):
-    """Why a run ended."""
-
-    COMPLETE = ""
-    INTERRUPTED = "interrupted"
-    HOPELESS = "too many queries were late"
-    BACKLOG = "the backlog grew without end"
-    SILENT = "no query was answered for as long as the timeout"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,44 +169,6 @@ class RunWatch:
         return bool(np.any(backlog_then <= 0))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class IssuedRun:
-    """A completed run.
-
-    Attributes:
-        queries: The queries that were due before the run stopped. A query not yet sent by then, because the
-            target had not returned from an earlier one, is ``WAITING``, or ``TIMED_OUT`` after the timeout.
-        stop: Why the run ended.
-        reasons: The number of failed queries by reason, the most frequent first.
-        began_ns: When the run began, on its clock.
-    """
-
-    queries: Queries
-    stop: Stop
-    reasons: Mapping[str, int]
-    began_ns: int = 0
-
-    @classmethod
-    def of(cls, log: QueryLog, stop: Stop, ended_ns: int, limits: RunLimits) -> IssuedRun:
-        """Closes the log of a run that ended at the given time, and returns the run."""
-        log.close(ended_ns, limits.timeout_ns)
-        due = int(np.searchsorted(log.scheduled_ns, ended_ns - log.began_ns, "right"))
-        queries = log.queries(0, max(due, log.sent_count))
-        return cls(queries, stop, log.reasons, log.began_ns)
-
-    def kept(self, rate_qps: float, source: str, seed: int | None, checksum: str) -> LoadRun:
-        """Returns the run as stored in evaluations, without cutting off an empty start. See ``LoadRun``."""
-        return LoadRun(
-            rate_qps=rate_qps,
-            source=source,
-            seed=seed,
-            checksum=checksum,
-            queries=self.queries,
-            stopped=self.stop.value,
-            reasons=self.reasons,
-        )
-
-
 _MOST_SPIN_NS = 150_000
 _FIRST_SPIN_NS = 75_000
 _SPIN_STEP_NS = 1_000
@@ -240,7 +191,7 @@ def run_open_loop(
     *,
     clock: Callable[[], int] = time.perf_counter_ns,
     sleep: Callable[[float], None] = time.sleep,
-) -> IssuedRun:
+) -> LoadRun:
     """Sends the queries of a schedule to a target, and waits for the answers.
 
     A query is sent when it is due, and never waits for an answer. If the issuer is late, the queries that are
@@ -274,7 +225,7 @@ def run_open_loop(
             ended_ns = clock()
         finally:
             target.end(0.0)
-    return IssuedRun.of(log, stop, ended_ns, limits)
+    return LoadRun.of(log, schedule, stop, ended_ns, limits.timeout_ns)
 
 
 def _issue(target: QueryTarget, schedule: Schedule, log: QueryLog, pacer: _Pacer) -> Stop:

@@ -22,16 +22,8 @@ from numpy.typing import NDArray
 from inferometer.agent.tracing.calls import OK, ended
 from inferometer.agent.tracing.recorder import SpanKind, TraceContext, TraceLevel, TraceScope
 from inferometer.evaluators.load.arrivals import Extent, PoissonArrivals, Schedule
-from inferometer.evaluators.load.issuer import (
-    IssuedRun,
-    RunLimits,
-    RunWatch,
-    Stop,
-    drain,
-    frozen_heap,
-    run_open_loop,
-)
-from inferometer.evaluators.load.queries import LoadRun, Outcome, QueryLog
+from inferometer.evaluators.load.issuer import RunLimits, RunWatch, drain, frozen_heap, run_open_loop
+from inferometer.evaluators.load.queries import LoadRun, Outcome, QueryLog, Stop
 from inferometer.evaluators.load.target import Answers, LoadTarget, QueryTarget
 from inferometer.evaluators.load.validity import steady_from_ns
 from inferometer.evaluators.statistics import percentile
@@ -185,7 +177,7 @@ def run_closed_loop(
     *,
     clock: Callable[[], int] = time.perf_counter_ns,
     sleep: Callable[[float], None] | None = None,
-) -> IssuedRun:
+) -> LoadRun:
     """Keeps queries in flight, and waits for the last answers.
 
     A query is due when it is sent, so there is no lag, and a slow answer delays later queries: the latency is
@@ -199,8 +191,8 @@ def run_closed_loop(
         clock: A monotonic clock in nanoseconds, the same as the target's.
         sleep: Waits for a number of seconds or until a query is done; None for the default.
     """
-    extent = loop.extent
-    log = _WakingLog(Schedule(np.empty(0, np.int64), str(loop), 0.0), clock())
+    extent, schedule = loop.extent, Schedule(np.empty(0, np.int64), str(loop), 0.0)
+    log = _WakingLog(schedule, clock())
     with frozen_heap():
         target.begin(log)
         try:
@@ -211,7 +203,7 @@ def run_closed_loop(
             ended_ns = clock()
         finally:
             target.end(0.0)
-    return IssuedRun.of(log, stop, ended_ns, limits)
+    return LoadRun.of(log, schedule, stop, ended_ns, limits.timeout_ns)
 
 
 def _issue(
@@ -334,13 +326,13 @@ class LoadTrace:
             target.stamp(sample)
         return sample
 
-    def record(self, target: object, sample: QuerySample, issued: IssuedRun, rate_qps: float) -> None:
+    def record(self, target: object, sample: QuerySample, run: LoadRun) -> None:
         """Records a run, with all that is known about each query in its sample."""
         call = target.call if isinstance(target, StampingTarget) else None
-        queries, began_ns = issued.queries, issued.began_ns
+        queries, began_ns = run.queries, run.began_ns
         last_ns = max(int(queries.done_ns.max()), int(queries.sent_ns.max()), 0) if len(queries) else 0
-        kind = SpanKind.of("run", TraceLevel.APPLICATION_TRACE, rate_qps=rate_qps)
-        run = self._scope.add(kind, began_ns, began_ns + last_ns)
+        kind = SpanKind.of("run", TraceLevel.APPLICATION_TRACE, rate_qps=run.rate_qps)
+        run_scope = self._scope.add(kind, began_ns, began_ns + last_ns)
         for query in sample.chosen(len(queries)).tolist():
             due_ns, sent_ns, done_ns = (
                 int(column[query]) for column in (queries.scheduled_ns, queries.sent_ns, queries.done_ns)
@@ -352,7 +344,7 @@ class LoadTrace:
             done_ns = done_ns if done_ns >= 0 else last_ns
             found = {} if error is None else {"error.type": error}
             kind = SpanKind.of("query", TraceLevel.APPLICATION_TRACE, query=query, **found)
-            scope = run.add(kind, began_ns + due_ns, began_ns + done_ns)
+            scope = run_scope.add(kind, began_ns + due_ns, began_ns + done_ns)
             if call is not None:
                 of_call = ended(call, OK) if error is None else _failed(call, error)
                 ids = (scope.parent_id, sample.span_id(query))
@@ -415,32 +407,27 @@ class LoadSession:
 
     def run(
         self, schedule: Schedule, bound_ns: int | None = None, max_late: int | None = None, name: str = ""
-    ) -> IssuedRun:
+    ) -> LoadRun:
         """Runs a schedule, and keeps the run; see ``RunLimits`` for the other arguments."""
         limits = replace(self._limits, bound_ns=bound_ns, max_late=max_late, name=name)
-        issued = self._traced(partial(run_open_loop, self._target, schedule, limits), schedule.rate_qps)
-        self._keep(issued, schedule.rate_qps, schedule.source, schedule.seed, schedule.checksum)
-        return issued
+        return self._kept(partial(run_open_loop, self._target, schedule, limits))
 
-    def run_closed(self, loop: ClosedLoop) -> IssuedRun:
+    def run_closed(self, loop: ClosedLoop) -> LoadRun:
         """Runs a closed loop, and keeps the run."""
-        issued = self._traced(partial(run_closed_loop, self._target, loop, self._limits))
-        self._keep(issued, 0.0, str(loop), None, "")
-        return issued
+        return self._kept(partial(run_closed_loop, self._target, loop, self._limits))
 
-    def _traced(self, run: Callable[[], IssuedRun], rate_qps: float = 0.0) -> IssuedRun:
-        """Performs a run, and then records the traces of some of its queries."""
+    def _kept(self, perform: Callable[[], LoadRun]) -> LoadRun:
+        """Performs a run, records the traces of some queries, and keeps the run with the cut of its start."""
         if self._trace is None:
-            return run()
-        sample = self._trace.begin(self._target)
-        issued = run()
-        self._trace.record(self._target, sample, issued, rate_qps)
-        return issued
-
-    def _keep(self, issued: IssuedRun, rate_qps: float, source: str, seed: int | None, checksum: str) -> None:
-        queries = issued.queries.chosen(issued.queries.outcome != Outcome.UNSENT)
-        run = issued.kept(rate_qps, source, seed, checksum)
-        self.runs.append(replace(run, queries=queries, cut_ns=steady_from_ns(queries)))
+            run = perform()
+        else:
+            sample = self._trace.begin(self._target)
+            run = perform()
+            self._trace.record(self._target, sample, run)
+        queries = run.queries.chosen(run.queries.outcome != Outcome.UNSENT)
+        run = replace(run, queries=queries, cut_ns=steady_from_ns(queries))
+        self.runs.append(run)
+        return run
 
     def reconnect(self) -> None:
         """Reconnects to the target for the next runs, if it has a connection."""

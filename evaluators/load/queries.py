@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
+from enum import Enum, IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,16 @@ class Outcome(IntEnum):
     FAILED = 3
     TIMED_OUT = 4
     """There was no answer within the timeout; a later answer is ignored."""
+
+
+class Stop(str, Enum):
+    """Why a run ended."""
+
+    COMPLETE = ""
+    INTERRUPTED = "interrupted"
+    HOPELESS = "too many queries were late"
+    BACKLOG = "the backlog grew without end"
+    SILENT = "no query was answered for as long as the timeout"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -344,11 +354,13 @@ class LoadRun:
         source: Where the schedule comes from, such as an arrival process or a file.
         seed: The seed from which it was drawn; None for a file or a closed loop.
         checksum: ``sha256:…`` of the schedule; empty for a closed loop.
-        queries: The queries that were due before the run ended.
+        queries: The queries that were due before the run ended. A query not yet sent by then, because the
+            target had not returned from an earlier one, is ``WAITING``, or ``TIMED_OUT`` after the timeout.
         cut_ns: Queries that were due before this form the empty start, which is excluded from all figures.
         stopped: Why the run ended before its schedule did; empty if it was not stopped.
         invalid: Why its figures cannot be trusted; empty if they can.
-        reasons: The number of failed queries by reason.
+        reasons: The number of failed queries by reason, the most frequent first.
+        began_ns: When the run began, on its clock; it is not stored.
     """
 
     rate_qps: float
@@ -360,3 +372,28 @@ class LoadRun:
     stopped: str = ""
     invalid: str = ""
     reasons: Mapping[str, int] = field(default_factory=dict)
+    began_ns: int = 0
+
+    @classmethod
+    def of(cls, log: QueryLog, schedule: Schedule, stop: Stop, ended_ns: int, timeout_ns: int) -> LoadRun:
+        """Closes the log of a run that ended at the given time, and returns the run, without a cut.
+
+        The schedule of a run whose queries are due when they are sent is empty.
+        """
+        log.close(ended_ns, timeout_ns)
+        due = int(np.searchsorted(log.scheduled_ns, ended_ns - log.began_ns, "right"))
+        return cls(
+            rate_qps=schedule.rate_qps,
+            source=schedule.source,
+            seed=schedule.seed,
+            checksum=schedule.checksum if len(schedule) else "",
+            queries=log.queries(0, max(due, log.sent_count)),
+            stopped=stop.value,
+            reasons=log.reasons,
+            began_ns=log.began_ns,
+        )
+
+    @property
+    def stop(self) -> Stop:
+        """Why the run ended."""
+        return Stop(self.stopped)

@@ -14,7 +14,8 @@ from inferometer.agent.protocol.messages import decode_response, encode_response
 from inferometer.client.remote.native.agent import RemoteTarget, open_remote_agent
 from inferometer.evaluators.evaluation import measures
 from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, LoadOptions
-from inferometer.evaluators.kinds.load.search import MaxQpsOptions, Prober, search_max_qps
+from inferometer.evaluators.kinds.load.request import MaxQpsRequest
+from inferometer.evaluators.kinds.load.search import search_max_qps
 from inferometer.evaluators.kinds.load.summary import LoadSummary
 from inferometer.evaluators.kinds.registry import kind_of
 from inferometer.evaluators.load.arrivals import ConstantArrivals, Extent, Schedule
@@ -126,16 +127,16 @@ def test_a_search_finds_the_capacity_of_a_predictor_that_sleeps(scripted_target,
     with scripted_target(service_s=sleep_s) as target:
         session = LoadSession(target, RunLimits(10_000.0))
         session.warm_up(1)  # from here on counts the time of the search
-        options = MaxQpsOptions(
+        request = MaxQpsRequest(
             latency_bound_ms=bound_s * 1e3, initial_qps=50, tolerance=0.02, time_budget_s=10, min_duration_s=1
         )
-        answer = search_max_qps(options, Prober(session))
+        answer = search_max_qps(request, session)
         elapsed_s = session.elapsed_s
     served_s = np.array(json.loads((manifest_folder / SERVED).read_text())) / 1e9
     taken_s = occupied_s(session.runs)
     truths_qps = [highest_rate_qps(part, bound_s) for part in np.array_split(taken_s, PARTS)]
 
-    assert elapsed_s < 1.1 * options.time_budget_s
+    assert elapsed_s < 1.1 * request.time_budget_s
     assert sleep_s <= np.median(served_s) <= np.median(taken_s) < np.median(served_s) + 0.001
     assert 0.95 * min(truths_qps) < answer.rate_qps < 1.05 * max(truths_qps)
     # its interval is of 95 %: by chance alone it may miss the truth a little

@@ -22,11 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.inference.results import BatchResult, StageTimes
-from inferometer.evaluators.kinds.load.search import MaxQpsOptions, Prober, search_max_qps
+from inferometer.evaluators.kinds.load.measurement import lag_reason
+from inferometer.evaluators.kinds.load.request import MaxQpsRequest
+from inferometer.evaluators.kinds.load.search import search_max_qps
 from inferometer.evaluators.kinds.load.single_server import served_queries
 from inferometer.evaluators.load.issuer import RunLimits
 from inferometer.evaluators.load.load_session import LoadSession
 from inferometer.evaluators.load.local_target import LocalTarget
+from inferometer.evaluators.load.queries import bound_ns_of
 from inferometer.evaluators.load.target import PreparedInputs
 from tests.perf.mlserver_peer import PYTHON, call_of, mlserver
 from tests.perf.ratios import Row
@@ -109,8 +112,15 @@ def measure_constant() -> list[Row]:
         with LocalTarget(_Constant(), _INPUTS) as target:
             session = LoadSession(target, RunLimits(10_000.0))
             session.warm_up(20)
-            options = MaxQpsOptions(BOUND_MS, 20, time_budget_s=BUDGET_S, min_duration_s=1, seed=seed)
-            answer = search_max_qps(options, Prober(session))
+            request = MaxQpsRequest(
+                latency_bound_ms=BOUND_MS,
+                initial_qps=20,
+                tolerance=0.01,
+                time_budget_s=BUDGET_S,
+                min_duration_s=1,
+                seed=seed,
+            )
+            answer = search_max_qps(request, session)
         served = [served_queries(run.queries) for run in session.runs]
         occupied_s = np.concatenate([each.service_s()[each.backlog_s > 0] for each in served])
         found.append(
@@ -118,7 +128,7 @@ def measure_constant() -> list[Row]:
                 answer.rate_qps or math.nan,
                 answer.low_qps or 0.0,
                 answer.high_qps or math.inf,
-                not any(each.lag_reason(options.latency_bound_ns, 0.01) for each in answer.probes),
+                not any(lag_reason(run, bound_ns_of(BOUND_MS), 0.01) for run in session.runs),
                 _highest_qps(occupied_s),
             )
         )

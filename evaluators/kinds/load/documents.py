@@ -30,7 +30,7 @@ from inferometer.evaluators.load.queries import LATER_COLUMNS, QUERY_COLUMNS, Lo
 
 QUERIES_PER_DOCUMENT = 20_000
 _MOST = 1e12
-_RUN = tuple(field.name for field in fields(LoadRun) if field.name not in {"queries", "reasons"})
+_RUN = tuple(field.name for field in fields(LoadRun) if field.name not in {"queries", "reasons", "began_ns"})
 
 
 class LoadDocuments:

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.evaluators.intervals import t_quantile_95
-from inferometer.evaluators.kinds.load.measurement import NEAR, Method, Probe
+from inferometer.evaluators.kinds.load.measurement import NEAR, Method, from_sending, judged_queries
 from inferometer.evaluators.kinds.load.single_server import (
     ServedQueries,
     SingleServer,
@@ -32,7 +32,7 @@ from inferometer.evaluators.kinds.load.single_server import (
     served_queries,
 )
 from inferometer.evaluators.load.arrivals import ArrivalProcess
-from inferometer.evaluators.load.queries import Outcome
+from inferometer.evaluators.load.queries import LoadRun, Outcome
 
 _MOST_SLICES = 8
 _SLICE_BOUNDS = 10
@@ -63,9 +63,9 @@ class Counts:
     probe: NDArray[np.int64] | None = None
 
     @classmethod
-    def of(cls, probe: Probe, bound_ns: int) -> Counts:
+    def of(cls, probe: LoadRun, bound_ns: int) -> Counts:
         """Counts a probe's judged queries in at most eight equal slices, each of at least ten bounds."""
-        judged = probe.judged(bound_ns)
+        judged = judged_queries(probe, bound_ns)
         if not len(judged):
             return cls(np.empty(0), np.empty(0), np.empty(0))
         first, last = int(judged.scheduled_ns.min()), int(judged.scheduled_ns.max()) + 1
@@ -228,12 +228,12 @@ class Evidence:
     which says nothing about lateness at a rate.
     """
 
-    def __init__(self, probe: Probe, bound_ns: int, confirming: bool, alone: bool = False) -> None:
+    def __init__(self, probe: LoadRun, bound_ns: int, confirming: bool, alone: bool = False) -> None:
         self.rate_qps = probe.rate_qps
         self.confirming = confirming
         self.alone = alone
         self.counts = Counts.joined([]) if alone else Counts.of(probe, bound_ns)
-        self.from_sending = self.counts if alone else Counts.of(probe.from_sending(), bound_ns)
+        self.from_sending = self.counts if alone else Counts.of(from_sending(probe), bound_ns)
         self.queries = float(self.counts.queries.sum())
         self.late = float(self.counts.late.sum())
         self.served: ServedQueries = served_queries(probe.queries)

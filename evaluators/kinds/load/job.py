@@ -18,19 +18,14 @@ from inferometer.evaluators.conditions.watch import Watch
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, SystemUnderTest, utc_now
 from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobPart, JobResources, JobStart, Notify
-from inferometer.evaluators.jobs.options import LATENCY_BOUND_MS, SPARE_CORES
+from inferometer.evaluators.jobs.options import SPARE_CORES
 from inferometer.evaluators.kinds.batches.job import EvaluationTrace
-from inferometer.evaluators.kinds.load.measurement import (
-    LoadMeasurement,
-    Probe,
-    RateAnswer,
-    RateSearchMeasurement,
-)
+from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, RateSearchMeasurement, lag_reason
 from inferometer.evaluators.kinds.load.mlperf import MlperfWork
 from inferometer.evaluators.kinds.load.request import MaxQpsRequest, WorkloadRequest
-from inferometer.evaluators.kinds.load.search import MaxQpsOptions, Prober, search_max_qps
+from inferometer.evaluators.kinds.load.search import search_max_qps
 from inferometer.evaluators.load.arrivals import Schedule
-from inferometer.evaluators.load.issuer import RunLimits, Stop
+from inferometer.evaluators.load.issuer import RunLimits
 from inferometer.evaluators.load.load_session import (
     ALLOWED_SHARE,
     LEAST_QPS,
@@ -42,7 +37,7 @@ from inferometer.evaluators.load.load_session import (
     peak_qps,
 )
 from inferometer.evaluators.load.local_target import make_load_target
-from inferometer.evaluators.load.queries import Outcome
+from inferometer.evaluators.load.queries import Outcome, Stop, bound_ns_of
 from inferometer.evaluators.load.target import (
     LoadInputs,
     LoadTarget,
@@ -203,31 +198,27 @@ class LoadJob:
             return inputs, dataset.identity
 
     def _measured(
-        self, session: LoadSession, work: Schedule | ClosedLoop | MaxQpsOptions
+        self, session: LoadSession, work: Schedule | ClosedLoop | MaxQpsRequest
     ) -> tuple[LoadMeasurement | RateSearchMeasurement, bool]:
         """Returns the measurement, whose duration is not yet set, and whether the run completed."""
         options = self._request.load_options()
         measurement: LoadMeasurement | RateSearchMeasurement
-        if isinstance(work, MaxQpsOptions):
+        if isinstance(work, MaxQpsRequest):
             answer = None
             with suppress(EvaluationInterrupted):
-                found = search_max_qps(work, Prober(session))
-                answer = RateAnswer(
-                    found.rate_qps, found.low_qps, found.high_qps, found.method.value, found.reason
-                )
+                answer = search_max_qps(work, session)
             whole = answer is not None
-            bound_ns, share = work.latency_bound_ns, work.late_fraction
-            judged = (replace(r, invalid=Probe.of(r).lag_reason(bound_ns, share)) for r in session.runs)
+            bound_ns, share = bound_ns_of(work.latency_bound_ms), work.late_fraction
+            judged = (replace(r, invalid=lag_reason(r, bound_ns, share)) for r in session.runs)
             measurement = RateSearchMeasurement(options, tuple(judged), 0, answer)
         else:
             if isinstance(work, ClosedLoop):
                 options = replace(options, arrival=str(work), rate_qps=0.0)
-                issued = session.run_closed(work)
+                run = session.run_closed(work)
             else:
                 options = replace(options, arrival=work.source, rate_qps=work.rate_qps)
-                issued = session.run(work, options.latency_bound_ns)
-            whole = issued.stop is not Stop.INTERRUPTED
-            [run] = session.runs
+                run = session.run(work, options.latency_bound_ns)
+            whole = run.stop is not Stop.INTERRUPTED
             lag = lag_in_percentiles(run.queries, run.cut_ns, options.percentile, options.latency_bound_ns)
             measurement = LoadMeasurement(options, replace(run, invalid=lag), 0)
         if not whole and not any(len(run.queries) for run in session.runs):
@@ -265,7 +256,7 @@ def _warn(target: LoadTarget, inputs: LoadInputs, threads: int | None, notify: N
         notify(f"left out {len(inputs.failures)} inputs that cannot be read")
 
 
-Work: TypeAlias = Schedule | ClosedLoop | MlperfWork | MaxQpsOptions
+Work: TypeAlias = Schedule | ClosedLoop | MlperfWork | MaxQpsRequest
 
 
 def _preprocessor(manifest: ModelManifest, resources: JobResources) -> ModelPreprocessor:
@@ -332,24 +323,13 @@ def described(work: Work) -> str:
         return f"{work}, {work.extent.min_duration_s:g} s"
     if isinstance(work, MlperfWork):
         return str(work)
-    return f"searching for at most {work.time_budget_s:g} s from {work.initial_qps:g} queries/s"
+    return f"searching for at most {work.time_budget_s:g} s from {work.rate_qps:g} queries/s"
 
 
-def _search(request: MaxQpsRequest) -> MaxQpsOptions:
-    kept = request.load_options()
-    options = MaxQpsOptions(
-        latency_bound_ms=request.latency_bound_ms or LATENCY_BOUND_MS,
-        percentile=kept.percentile,
-        initial_qps=kept.rate_qps,
-        min_duration_s=kept.min_duration_s,
-        min_queries=kept.min_queries,
-        tolerance=request.tolerance,
-        time_budget_s=request.time_budget_s,
-        process=request.process,
-        seed=kept.seed,
-    )
+def _search(request: MaxQpsRequest) -> MaxQpsRequest:
+    """Returns the search, which goes no higher than this machine can send, unless ``force`` is set."""
     if request.force:
-        return options
+        return request
     ceiling_qps = calibrate()
-    check_load(options.initial_qps, ceiling_qps)
-    return replace(options, max_rate_qps=ceiling_qps * ALLOWED_SHARE)
+    check_load(request.rate_qps, ceiling_qps)
+    return replace(request, max_rate_qps=ceiling_qps * ALLOWED_SHARE)

@@ -1,8 +1,7 @@
 """The measurements of queries under load, and their interpretation.
 
 A measurement is a workload, a closed loop or a scenario of MLPerf, or a search for the highest rate that
-keeps a latency bound. A probe is one run of a search at a steady rate; ``MaxQps`` is the result of a
-search.
+keeps a latency bound. A probe is one run of a search at a steady rate.
 """
 
 from __future__ import annotations
@@ -155,10 +154,10 @@ class RateAnswer:
     """The answer of a search.
 
     Attributes:
-        rate_qps: The highest rate that keeps the bound; None if no rate does.
-        low_qps: The lower end of its 95 % interval; None if there is none.
-        high_qps: The upper end, likewise.
-        method: The method by which the rate was computed.
+        rate_qps: The highest rate that keeps the bound; None if no rate does, or it was not found.
+        low_qps: The lower end of its 95 % interval; for a bracket, a rate that kept the bound; may be None.
+        high_qps: The upper end; for a bracket, a rate that did not keep the bound; may be None.
+        method: The basis of the answer: a value of ``Method``.
         note: A one-line remark; empty if there is none.
     """
 
@@ -198,59 +197,41 @@ _START_BOUNDS = 10
 _START_SHARE = 0.25
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Probe:
-    """One run of a search.
+def judged_queries(run: LoadRun, bound_ns: int) -> Queries:
+    """Returns the queries of a probe whose latency is compared with the bound.
 
-    Attributes:
-        rate_qps: The rate of its schedule.
-        seed: The seed of its schedule.
-        queries: Its queries with their outcomes.
-        stopped: Whether it was stopped early, because too many queries were late.
+    The start of the run, when the queue is empty and latencies are low, is left out: ten bounds, but at most
+    a quarter of the run. If the run was stopped, queries due less than a bound before its end are also left
+    out, because it is unknown which of them would have been in time.
     """
+    sent = run.queries.chosen(run.queries.outcome != Outcome.UNSENT)
+    if not len(sent):
+        return sent
+    last_ns = int(sent.scheduled_ns[-1])
+    judged = sent.since(min(_START_BOUNDS * bound_ns, int(_START_SHARE * last_ns)))
+    if run.stopped and np.any(judged.outcome == Outcome.WAITING):
+        end_ns = int(max(sent.sent_ns.max(), sent.done_ns.max()))
+        judged = judged.chosen(judged.scheduled_ns < end_ns - bound_ns)
+    return judged
 
-    rate_qps: float
-    seed: int
-    queries: Queries
-    stopped: bool = False
 
-    @classmethod
-    def of(cls, run: LoadRun) -> Probe:
-        """Returns the probe for a run of a search."""
-        return cls(run.rate_qps, run.seed or 0, run.queries, bool(run.stopped))
+def late_share(run: LoadRun, bound_ns: int) -> float:
+    """Returns the share of the judged queries that are later than the bound; 0 if there are none."""
+    judged = judged_queries(run, bound_ns)
+    return float(np.mean(judged.latency_ns > bound_ns)) if len(judged) else 0.0
 
-    def from_sending(self) -> Probe:
-        """Returns the probe with latencies measured from when each query was sent."""
-        return replace(self, queries=self.queries.from_sending())
 
-    def judged(self, bound_ns: int) -> Queries:
-        """Returns the queries whose latency is compared with the bound.
+def from_sending(run: LoadRun) -> LoadRun:
+    """Returns the run with latencies measured from when each query was sent."""
+    return replace(run, queries=run.queries.from_sending())
 
-        The start of the run, when the queue is empty and latencies are low, is left out: ten bounds, but at
-        most a quarter of the run. If the run was stopped, queries due less than a bound before its end are
-        also left out, because it is unknown which of them would have been in time.
-        """
-        sent = self.queries.chosen(self.queries.outcome != Outcome.UNSENT)
-        if not len(sent):
-            return sent
-        last_ns = int(sent.scheduled_ns[-1])
-        judged = sent.since(min(_START_BOUNDS * bound_ns, int(_START_SHARE * last_ns)))
-        if self.stopped and np.any(judged.outcome == Outcome.WAITING):
-            end_ns = int(max(sent.sent_ns.max(), sent.done_ns.max()))
-            judged = judged.chosen(judged.scheduled_ns < end_ns - bound_ns)
-        return judged
 
-    def late_share(self, bound_ns: int) -> float:
-        """Returns the share of the judged queries that are later than the bound; 0 if there are none."""
-        judged = self.judged(bound_ns)
-        return float(np.mean(judged.latency_ns > bound_ns)) if len(judged) else 0.0
-
-    def lag_reason(self, bound_ns: int, late_fraction: float) -> str:
-        """Returns why the probe is invalid (without lag, the bound would have been kept); empty if valid."""
-        as_due, as_sent = self.late_share(bound_ns), self.from_sending().late_share(bound_ns)
-        if not as_sent <= late_fraction < as_due:
-            return ""
-        return lag_text(f"{100 * as_sent:.3g} % of the queries would be late, not {100 * as_due:.3g} %")
+def lag_reason(run: LoadRun, bound_ns: int, late_fraction: float) -> str:
+    """Returns why a probe is invalid (without lag, the bound would have been kept); empty if valid."""
+    as_due, as_sent = late_share(run, bound_ns), late_share(from_sending(run), bound_ns)
+    if not as_sent <= late_fraction < as_due:
+        return ""
+    return lag_text(f"{100 * as_sent:.3g} % of the queries would be late, not {100 * as_due:.3g} %")
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +239,7 @@ class ProbeSummary:
     """The figures of a probe.
 
     Attributes:
-        judged: The number of queries that the search judged, without the empty start; see ``Probe.judged``.
+        judged: The number of queries that the search judged, without the empty start; see ``judged_queries``.
         late_fraction: The fraction of them that were later than the bound, or had no right answer; None if no
             query was judged.
         percentiles: The percentiles of their latency by percent, ascending: the median, the percentile to
@@ -283,7 +264,7 @@ class ProbeSummary:
         """
         if bound_ns is None:
             raise ValueError("a probe is judged by a latency bound, and the options have none")
-        latency_ns = Probe.of(run).judged(bound_ns).latency_ns
+        latency_ns = judged_queries(run, bound_ns).latency_ns
         count = len(latency_ns)
         percents = {_MEDIAN, percentile, *([_FAR_TAIL] if count >= _FAR_TAIL_QUERIES else [])}
         found = percentile_intervals(latency_ns, sorted(percents))
@@ -322,37 +303,14 @@ class Method(str, Enum):
     """No rate keeps the bound."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MaxQps:
-    """The result of a search.
-
-    Attributes:
-        rate_qps: The highest rate that keeps the bound; None if there is no such rate, or it was not found.
-        low_qps: The lower end of its 95 % interval; for a bracket, a rate that kept the bound; may be None.
-        high_qps: The upper end; for a bracket, a rate that did not keep the bound; may be None.
-        method: The basis of the answer.
-        reason: A one-line note, or empty.
-        probes: Every run of the search, in order.
-    """
-
-    rate_qps: float | None
-    low_qps: float | None
-    high_qps: float | None
-    method: Method
-    reason: str
-    probes: Sequence[Probe]
-
-
-def rate_text(method: Method, rate_qps: float | None, low_qps: float | None, high_qps: float | None) -> str:
-    """Returns an answer in queries/s, with as many digits as its interval justifies: ``76.9 [75.8, 78.0]``.
-
-    See ``MaxQps`` for the arguments.
-    """
-    if method is Method.NONE:
+def rate_text(answer: RateAnswer) -> str:
+    """Returns a rate in queries/s, with as many digits as its interval justifies: ``76.9 [75.8, 78.0]``."""
+    rate_qps, low_qps, high_qps = answer.rate_qps, answer.low_qps, answer.high_qps
+    if answer.method == Method.NONE:
         return "none"
     if rate_qps is None:
         return f"below {high_qps:.4g}" if high_qps is not None else "unknown"
-    if low_qps is None or high_qps is None or method is Method.AT_LEAST:
+    if low_qps is None or high_qps is None or answer.method == Method.AT_LEAST:
         return f"at least {rate_qps:.4g}"
     half = max((high_qps - low_qps) / 2, rate_qps * 1e-6)
     decimals = min(max(_FIGURES - 1 - math.floor(math.log10(half)), 0), _MOST_DECIMALS)

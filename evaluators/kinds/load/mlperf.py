@@ -26,9 +26,9 @@ from inferometer.evaluators.kinds.load.mlperf_settings import (
 )
 from inferometer.evaluators.kinds.load.request import WorkloadRequest
 from inferometer.evaluators.load.arrivals import Extent, Schedule
-from inferometer.evaluators.load.issuer import IssuedRun, RunLimits, RunWatch, Stop, frozen_heap
+from inferometer.evaluators.load.issuer import RunLimits, RunWatch, frozen_heap
 from inferometer.evaluators.load.load_session import ClosedLoop, run_closed_loop
-from inferometer.evaluators.load.queries import Outcome, Queries, QueryLog, bound_ns_of
+from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries, QueryLog, Stop, bound_ns_of
 from inferometer.evaluators.load.target import QueryTarget
 from inferometer.evaluators.load.validity import lag_in_percentiles
 from inferometer.manifests.errors import ConfigurationError, EvaluationInterrupted, OutputError
@@ -40,24 +40,6 @@ _PROBE_S = 0.5
 _PROBES_S = 2.5
 _AGREEMENT = 0.9
 _RESERVE = 1.25
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MlperfRun:
-    """The result of a run.
-
-    Attributes:
-        issued: The samples as timed by our own clock, in the order of issue. Scheduled times are when LoadGen
-            issued the query (server: when it was due; offline: when the run began).
-        invalid: Why our figures cannot be trusted; empty if they can.
-        checksum: The checksum of the schedule in the server scenario; empty if unknown.
-        result: LoadGen's result.
-    """
-
-    issued: IssuedRun
-    invalid: str
-    checksum: str
-    result: MlperfResult
 
 
 def check_loadgen() -> None:
@@ -121,7 +103,7 @@ def run_mlperf(
     stop_requested: Callable[[], bool] = lambda: False,
     on_progress: Callable[[Progress], None] = lambda _: None,
     clock: Callable[[], int] = time.perf_counter_ns,
-) -> MlperfRun:
+) -> tuple[LoadRun, MlperfResult]:
     """Runs a scenario of LoadGen on a target, and waits for its end.
 
     LoadGen knows neither timeouts nor failures. A sample that fails or times out is reported to it as
@@ -132,6 +114,11 @@ def run_mlperf(
     LoadGen chooses from ``inputs`` inputs and logs to ``directory``, which must be empty. ``stop_requested``
     and ``on_progress`` are called four times a second. The clock is monotonic, and the same as the target's.
 
+    Returns:
+        The samples as timed by our own clock, in the order of issue, and LoadGen's result. Scheduled times
+        are when LoadGen issued the query (server: when it was due; offline: when the run began). The checksum
+        is that of LoadGen's schedule in the server scenario; empty if unknown.
+
     Raises:
         ConfigurationError: LoadGen is not installed, or a run of it was abandoned in this process.
         OutputError: LoadGen failed, or wrote no log.
@@ -140,7 +127,8 @@ def run_mlperf(
     from inferometer.evaluators.kinds.load.mlperf_library import LoadGenRun
 
     limits = RunLimits(settings.timeout_ms, stop_requested=stop_requested, on_progress=on_progress)
-    log = QueryLog(Schedule(np.empty(0, np.int64), settings.scenario.value, 0.0), clock())
+    schedule = Schedule(np.empty(0, np.int64), settings.scenario.value, 0.0)
+    log = QueryLog(schedule, clock())
     sut = _SystemUnderTest(target, settings, inputs, log, LoadGenRun.complete, clock)
     run = LoadGenRun(settings, inputs, sut.issue, directory)
     with frozen_heap():
@@ -159,8 +147,8 @@ def run_mlperf(
             target.end(0.0)
     if sut.error is not None:
         raise sut.error
-    issued = IssuedRun.of(log, stop, ended_ns, limits)
-    return _closed(issued, settings, MlperfLog(directory))
+    timed = LoadRun.of(log, schedule, stop, ended_ns, limits.timeout_ns)
+    return _closed(timed, settings, MlperfLog(directory))
 
 
 def _watched(
@@ -188,9 +176,9 @@ def _watched(
     return Stop.COMPLETE
 
 
-def _closed(issued: IssuedRun, settings: MlperfSettings, loadgen: MlperfLog) -> MlperfRun:
+def _closed(run: LoadRun, settings: MlperfSettings, loadgen: MlperfLog) -> tuple[LoadRun, MlperfResult]:
     """Returns the run with the times at which its samples were due, as far as they are known."""
-    queries, clock_known, checksum = issued.queries, True, ""
+    queries, clock_known, checksum = run.queries, True, ""
     if settings.scenario is Scenario.OFFLINE:
         queries = replace(queries, scheduled_ns=np.zeros(len(queries), np.int64))
     elif settings.scenario is Scenario.SERVER:
@@ -202,13 +190,9 @@ def _closed(issued: IssuedRun, settings: MlperfSettings, loadgen: MlperfLog) -> 
     wrong = len(queries) - queries.count(Outcome.ANSWERED)
     failures = f"{wrong} of {len(queries)} samples have no right answer, but LoadGen counts each as answered"
     lag = lag_in_percentiles(queries, 0, settings.percentile, settings.bound_ns) if checksum else ""
-    ended = issued.stop is Stop.COMPLETE
-    return MlperfRun(
-        replace(issued, queries=queries),
-        "; ".join(filter(None, (failures if wrong else "", lag))),
-        checksum,
-        loadgen.result(settings.scenario, ended=ended, clock_known=clock_known),
-    )
+    invalid = "; ".join(filter(None, (failures if wrong else "", lag)))
+    result = loadgen.result(settings.scenario, ended=run.stop is Stop.COMPLETE, clock_known=clock_known)
+    return replace(run, queries=queries, checksum=checksum, invalid=invalid), result
 
 
 def on_schedule(queries: Queries, schedule: Schedule) -> Queries:
@@ -414,16 +398,15 @@ class MlperfWork:
             raise OutputError(f"{directory}: cannot create LoadGen's log folder: {error.strerror}") from error
         whole = False
         try:
-            run = run_mlperf(
+            run, result = run_mlperf(
                 target, settings, inputs, directory, stop_requested=stop_requested, on_progress=on_progress
             )
-            whole = run.issued.stop is not Stop.INTERRUPTED
+            whole = run.stop is not Stop.INTERRUPTED
         finally:
             if not whole:
                 shutil.rmtree(directory, ignore_errors=True)
-        if not len(run.issued.queries):
+        if not len(run.queries):
             raise EvaluationInterrupted("stopped before a query was sent; nothing was published")
-        mlperf = run.result if whole else None
-        options, seed = self.options, self.settings.seeds[0]
-        kept = run.issued.kept(options.rate_qps, options.arrival, seed, run.checksum)
-        return LoadMeasurement(options, replace(kept, invalid=run.invalid), 0, mlperf), whole
+        options = self.options
+        run = replace(run, rate_qps=options.rate_qps, source=options.arrival, seed=self.settings.seeds[0])
+        return LoadMeasurement(options, run, 0, result if whole else None), whole

@@ -275,7 +275,7 @@ def _headline(search: RateSearchMeasurement) -> str:
     judged = f"at p{options.percentile:g} ≤ {options.latency_bound_ms:g} ms"
     if answer is None:
         return f"max QPS {judged}: no answer"
-    text = rate_text(Method(answer.method), answer.rate_qps, answer.low_qps, answer.high_qps)
+    text = rate_text(answer)
     text = f"INVALID {text}" if invalid_reason(search) else text
     return f"max QPS {text} {judged} ({answer.method})"
 

@@ -36,6 +36,8 @@ _KEPT = {
     *("tracer_address", "trace_url"),
 }
 """The options that evaluations store in fields of their own, or not at all."""
+_LEAST_PROBES = 4
+_ROUNDING = 1 + 1e-9  # 4 × 0.3 is more than 1.2
 
 
 def _both(workload: float, probe: float) -> str:
@@ -190,6 +192,11 @@ class LoadRequest(ModelRequest):
         """The minimum duration for which queries are sent."""
         return self.default_min_duration_s if self.min_duration_s is None else self.min_duration_s
 
+    @property
+    def least_queries(self) -> int:
+        """The minimum number of queries."""
+        return self.min_queries or self.default_min_queries
+
     def load_options(self) -> LoadOptions:
         """Returns the options that an evaluation stores of the request."""
         from inferometer.evaluators.kinds.load.measurement import LoadOptions
@@ -201,7 +208,7 @@ class LoadRequest(ModelRequest):
             latency_bound_ms=self.latency_bound_ms,
             timeout_ms=self.timeout_ms,
             min_duration_s=self.least_duration_s,
-            min_queries=self.min_queries or self.default_min_queries,
+            min_queries=self.least_queries,
             seed=self.seed,
             max_batch_size=self.max_batch_size,
             max_queue_delay_ms=self.max_queue_delay_ms,
@@ -287,7 +294,7 @@ class WorkloadRequest(LoadRequest):
 
         if self.duration_s is not None:
             return Extent(self.duration_s, 1, self.duration_s)
-        return Extent(self.least_duration_s, self.min_queries or self.default_min_queries)
+        return Extent(self.least_duration_s, self.least_queries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,12 +305,17 @@ class MaxQpsRequest(LoadRequest):
         tolerance: Target half-width of the answer's interval from this search alone, as a fraction of the
             rate.
         time_budget_s: The time limit of the search.
+        max_rate_qps: The highest rate that this machine can send; None if it is unknown.
+
+    Raises:
+        ConfigurationError: Two options exclude each other, a number is out of its range, or the arrival
+            process has no steady rate.
     """
 
     default_min_duration_s: ClassVar[float] = options.PROBE_MIN_DURATION_S
     default_min_queries: ClassVar[int] = options.PROBE_MIN_QUERIES
 
-    latency_bound_ms: float | None = declared(
+    latency_bound_ms: float = declared(
         options.LATENCY_BOUND_MS,
         "Bound for the latency percentile.",
         "MS",
@@ -317,6 +329,44 @@ class MaxQpsRequest(LoadRequest):
         within=Range(0.0001, 1),
     )
     time_budget_s: float = declared(options.TIME_BUDGET_S, "Time limit of the search.", "S", within=COUNT)
+    max_rate_qps: float | None = None
+
+    def __post_init__(self) -> None:
+        from inferometer.evaluators.load.arrivals import RampArrivals
+
+        LoadRequest.__post_init__(self)
+        process = self.process
+        ranges = (
+            ("latency_bound", self.latency_bound_ms, 0.001, 3_600_000, "ms"),
+            ("initial_qps", self.rate_qps, 1e-6, 1e9, "queries/s"),
+            ("percentile", self.percentile, 1, 99.999, "%"),
+            ("min_duration", self.least_duration_s, 0.01, 86_400, "s"),
+            ("time_budget", self.time_budget_s, 0.01, 7 * 86_400, "s"),
+            ("min_queries", self.least_queries, 1, 100_000_000, "queries"),
+        )
+        for name, value, least, most, unit in ranges:
+            if not least <= value <= most:
+                raise ConfigurationError(f"{name} is {value:g}; allowed: {least:g}…{most:g} {unit}")
+        if self.max_rate_qps is not None and not self.max_rate_qps > 0:
+            raise ConfigurationError(f"max_rate is {self.max_rate_qps:g} queries/s; it must be above 0")
+        if isinstance(process, RampArrivals):
+            raise ConfigurationError("arrival ramp has no steady rate to search for; use poisson or gamma")
+        least_s = _LEAST_PROBES * (self.least_duration_s + 2 * self.latency_bound_ms / 1e3)
+        if least_s > self.time_budget_s * _ROUNDING:
+            raise ConfigurationError(
+                f"time_budget is {self.time_budget_s:g} s; with this min_duration and latency_bound "
+                f"it must be at least {least_s:g} s"
+            )
+        if self.rate_qps * self.time_budget_s < _LEAST_PROBES:
+            raise ConfigurationError(
+                f"initial_qps is {self.rate_qps:g}: a time_budget of {self.time_budget_s:g} s has fewer "
+                f"than {_LEAST_PROBES} queries at this rate; raise one of the two"
+            )
+
+    @property
+    def late_fraction(self) -> float:
+        """The share of queries that are allowed to be later than the bound."""
+        return 1 - self.percentile / 100
 
     def load_options(self) -> LoadOptions:
         """Returns the options that an evaluation stores of the request; see ``LoadRequest``."""

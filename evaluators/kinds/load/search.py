@@ -2,13 +2,13 @@
 
 It brackets the rate with short probes that go up and down by a factor of 2, jumps to the single-server
 model's estimate as soon as that model fits, and confirms with long probes around the estimate until its
-interval is narrow enough or the time is used up. It uses no clocks or threads: a ``Prober`` has both.
+interval is narrow enough or the time is used up. It uses no clocks or threads: the ``LoadSession`` has both.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,127 +20,13 @@ from inferometer.evaluators.kinds.load.estimate import (
     Evidence,
     unqueued_late,
 )
-from inferometer.evaluators.kinds.load.measurement import NEAR, MaxQps, Method, Probe
+from inferometer.evaluators.kinds.load.measurement import NEAR, Method, RateAnswer, lag_reason
+from inferometer.evaluators.kinds.load.request import MaxQpsRequest
 from inferometer.evaluators.kinds.load.single_server import SIMULATED_QUERIES
-from inferometer.evaluators.load.arrivals import (
-    ArrivalProcess,
-    ConstantArrivals,
-    Extent,
-    PoissonArrivals,
-    RampArrivals,
-    Schedule,
-)
-from inferometer.evaluators.load.issuer import Stop
+from inferometer.evaluators.load.arrivals import ConstantArrivals, Extent, Schedule
 from inferometer.evaluators.load.load_session import LoadSession
-from inferometer.evaluators.load.queries import bound_ns_of
-from inferometer.manifests.errors import ConfigurationError, EvaluationInterrupted
-
-_LEAST_PROBES = 4
-_ROUNDING = 1 + 1e-9  # 4 × 0.3 is more than 1.2
-
-
-@dataclass(frozen=True, slots=True)
-class MaxQpsOptions:
-    """The options of a search; options not listed here are as in ``LoadOptions``.
-
-    Attributes:
-        initial_qps: The first rate.
-        min_duration_s: The minimum duration of a probe.
-        min_queries: The minimum number of queries of a confirming probe.
-        process: The arrival process.
-        seed: The seed from which each schedule's own seed is derived.
-        max_rate_qps: The highest rate that the harness can issue; None if it is unknown.
-
-    Raises:
-        ConfigurationError: A number is out of range, or the arrival process has no steady rate.
-    """
-
-    latency_bound_ms: float
-    initial_qps: float = 10.0
-    percentile: float = 99.0
-    tolerance: float = 0.01
-    time_budget_s: float = 600.0
-    min_duration_s: float = 5.0
-    min_queries: int = 100
-    process: ArrivalProcess = field(default_factory=PoissonArrivals)
-    seed: int = 0
-    max_rate_qps: float | None = None
-
-    def __post_init__(self) -> None:
-        ranges = (
-            ("latency_bound", self.latency_bound_ms, 0.001, 3_600_000, "ms"),
-            ("initial_qps", self.initial_qps, 1e-6, 1e9, "queries/s"),
-            ("percentile", self.percentile, 1, 99.999, "%"),
-            ("tolerance", self.tolerance, 1e-4, 1, "as a share of the rate"),
-            ("min_duration", self.min_duration_s, 0.01, 86_400, "s"),
-            ("time_budget", self.time_budget_s, 0.01, 7 * 86_400, "s"),
-            ("min_queries", self.min_queries, 1, 100_000_000, "queries"),
-        )
-        for name, value, least, most, unit in ranges:
-            if not least <= value <= most:
-                raise ConfigurationError(f"{name} is {value:g}; allowed: {least:g}…{most:g} {unit}")
-        if self.seed < 0:
-            raise ConfigurationError(f"seed is {self.seed}; it must be 0 or more")
-        if self.max_rate_qps is not None and not self.max_rate_qps > 0:
-            raise ConfigurationError(f"max_rate is {self.max_rate_qps:g} queries/s; it must be above 0")
-        if isinstance(self.process, RampArrivals):
-            raise ConfigurationError("arrival ramp has no steady rate to search for; use poisson or gamma")
-        probe_s = self.min_duration_s + 2 * self.latency_bound_ms / 1e3
-        if _LEAST_PROBES * probe_s > self.time_budget_s * _ROUNDING:
-            raise ConfigurationError(
-                f"time_budget is {self.time_budget_s:g} s; with this min_duration and latency_bound "
-                f"it must be at least {_LEAST_PROBES * probe_s:g} s"
-            )
-        if self.initial_qps * self.time_budget_s < _LEAST_PROBES:
-            raise ConfigurationError(
-                f"initial_qps is {self.initial_qps:g}: a time_budget of {self.time_budget_s:g} s has fewer "
-                f"than {_LEAST_PROBES} queries at this rate; raise one of the two"
-            )
-
-    @property
-    def latency_bound_ns(self) -> int:
-        """The latency bound in nanoseconds."""
-        return bound_ns_of(self.latency_bound_ms)
-
-    @property
-    def late_fraction(self) -> float:
-        """The share of queries that are allowed to be later than the bound."""
-        return 1 - self.percentile / 100
-
-
-class Prober:
-    """The prober, which runs the probes of a search in a load session, one after the other."""
-
-    def __init__(self, session: LoadSession) -> None:
-        self._session = session
-
-    @property
-    def elapsed_s(self) -> float:
-        """The duration of the search so far, in seconds."""
-        return self._session.elapsed_s
-
-    def reconnect(self) -> None:
-        """Reconnects to the target for the next probes."""
-        self._session.reconnect()
-
-    def probe(self, schedule: Schedule, max_late: int, bound_ns: int) -> Probe:
-        """Runs a schedule, and returns once all its queries have outcomes or the run was stopped.
-
-        Args:
-            schedule: When queries are due.
-            max_late: The run stops once more queries than this are later than the bound.
-            bound_ns: The latency bound. A query without an answer is late once the bound has passed.
-
-        Raises:
-            EvaluationInterrupted: A stop was requested.
-        """
-        issued = self._session.run(schedule, bound_ns, max_late, f"probe {len(self._session.runs) + 1}")
-        if issued.stop is Stop.INTERRUPTED:
-            raise EvaluationInterrupted("stopped during the search; nothing was published")
-        stopped = issued.stop is not Stop.COMPLETE
-        seed = schedule.seed if schedule.seed is not None else 0
-        return Probe(schedule.rate_qps, seed, issued.queries, stopped)
-
+from inferometer.evaluators.load.queries import Stop, bound_ns_of
+from inferometer.manifests.errors import EvaluationInterrupted
 
 _SIMULATED_MEANWHILE = 40_000
 _CONFIRMING = 4
@@ -165,13 +51,16 @@ _LIMIT_AFTER_INVALID = 0.75
 _NS_PER_S = 1_000_000_000
 
 
-def search_max_qps(options: MaxQpsOptions, prober: Prober) -> MaxQps:
+def search_max_qps(request: MaxQpsRequest, session: LoadSession) -> RateAnswer:
     """Searches for the highest rate that keeps the bound.
 
-    The answer is the same for the same options and the same behaviour of the system. No probe is started if
+    The answer is the same for the same request and the same behaviour of the system. No probe is started if
     its schedule would end after the time budget.
+
+    Raises:
+        EvaluationInterrupted: A stop was requested.
     """
-    return _Search(options, prober).answer()
+    return _Search(request, session).answer()
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,20 +78,19 @@ class _Plan:
 
 
 class _Search:
-    def __init__(self, options: MaxQpsOptions, prober: Prober) -> None:
-        self._options = options
-        self._prober = prober
-        self._bound_ns = options.latency_bound_ns
-        self._bound_s = options.latency_bound_ms / 1e3
-        self._limit_qps = options.max_rate_qps or math.inf
+    def __init__(self, request: MaxQpsRequest, session: LoadSession) -> None:
+        self._request = request
+        self._session = session
+        self._bound_ns = bound_ns_of(request.latency_bound_ms)
+        self._bound_s = request.latency_bound_ms / 1e3
+        self._limit_qps = request.max_rate_qps or math.inf
         self._unloaded_qps = 1 / (_UNLOADED_BOUNDS * self._bound_s)
-        self._estimator = Estimator(options.process, self._bound_s, options.late_fraction, self._seed(0))
-        self._probes: list[Probe] = []
+        self._estimator = Estimator(request.process, self._bound_s, request.late_fraction, self._seed(0))
         self._seen: list[Evidence] = []
         self._invalid_in_a_row = 0
         self._estimated_sent = 0
 
-    def answer(self) -> MaxQps:
+    def answer(self) -> RateAnswer:
         """Runs probes until the answer is known or the time is used up."""
         estimate: Estimate | None = None
         while True:
@@ -225,9 +113,9 @@ class _Search:
         self._estimated_sent = sent
         return True
 
-    def _settled(self, estimate: Estimate | None) -> MaxQps | None:
-        bracket, tolerance = self._bracket(), self._options.tolerance
-        if bracket.kept_qps is None and (late := unqueued_late(self._seen, self._options.late_fraction)):
+    def _settled(self, estimate: Estimate | None) -> RateAnswer | None:
+        bracket, tolerance = self._bracket(), self._request.tolerance
+        if bracket.kept_qps is None and (late := unqueued_late(self._seen, self._request.late_fraction)):
             return self._made(Method.NONE, None, None, None, late)
         at_limit = any(e.confirming and e.rate_qps >= self._limit_qps for e in self._seen)
         kept_there = (bracket.broken_qps or math.inf) > self._limit_qps
@@ -241,13 +129,13 @@ class _Search:
         if estimate.tolerance > tolerance:
             return None
         final = self._estimate(estimate, SIMULATED_QUERIES)
-        return self._final(final, "") if final and final.tolerance <= self._options.tolerance else None
+        return self._final(final, "") if final and final.tolerance <= self._request.tolerance else None
 
     def _confirmed(self, estimate: Estimate) -> int:
         return sum(e.confirming and e.near(estimate.rate_qps) for e in self._seen)
 
     def _bracket(self) -> Bracket:
-        return Bracket.of(self._seen, self._options.late_fraction)
+        return Bracket.of(self._seen, self._request.late_fraction)
 
     def _step(self) -> _Plan:
         """Returns the next probe if there is no estimate: one at a higher or a lower rate."""
@@ -258,9 +146,9 @@ class _Search:
             rate_qps = math.sqrt(kept * broken) if broken else 2 * kept
             confirming = kept >= self._limit_qps or (broken or math.inf) <= kept * NEAR
         else:
-            rate_qps, confirming = self._options.initial_qps, False
+            rate_qps, confirming = self._request.rate_qps, False
         rate_qps = min(rate_qps, self._limit_qps)
-        duration_s = self._confirming_s(rate_qps) if confirming else self._options.min_duration_s
+        duration_s = self._confirming_s(rate_qps) if confirming else self._request.least_duration_s
         return _Plan(rate_qps, duration_s, confirming)
 
     def _step_down(self, broken_qps: float) -> _Plan:
@@ -271,7 +159,7 @@ class _Search:
         """
         if alone := self._alone():
             return alone
-        duration_s = self._options.min_duration_s
+        duration_s = self._request.least_duration_s
         if broken_qps > self._unloaded_qps:
             return _Plan(max(broken_qps / 2, self._unloaded_qps), duration_s)
         lowest = [e for e in self._seen if e.rate_qps == broken_qps and e.queries]
@@ -286,7 +174,7 @@ class _Search:
         Each query is due slightly after the slowest one before it would have been done. This takes a fraction
         of the time that the requested arrivals need to leave as many queries alone.
         """
-        share = self._options.late_fraction
+        share = self._request.late_fraction
         unqueued, late = sum(e.unqueued for e in self._seen), sum(e.unqueued_late for e in self._seen)
         slowest_s = max((e.unqueued_s for e in self._seen), default=0.0)
         tried = sum(e.alone for e in self._seen)
@@ -309,35 +197,35 @@ class _Search:
         confirmed = self._confirmed(estimate)
         rate_qps = min(centre_qps, self._limit_qps)
         if not any(e.near(rate_qps) for e in self._seen):
-            return _Plan(rate_qps, self._options.min_duration_s)
+            return _Plan(rate_qps, self._request.least_duration_s)
         rate_qps = min(centre_qps * math.exp(_STEPS[confirmed % len(_STEPS)] * step), self._limit_qps)
         return _Plan(rate_qps, self._confirming_s(rate_qps, _CONFIRMING - confirmed), confirming=True)
 
     def _confirming_s(self, rate_qps: float, missing: int = _CONFIRMING) -> float:
-        options = self._options
+        request = self._request
         filled_s = _CONFIRMING_BOUNDS * self._bound_s
-        least_s = max(options.min_duration_s, options.min_queries / rate_qps, filled_s)
-        wanted_s = max(least_s, _CONFIRMING_SHARE * options.time_budget_s)
+        least_s = max(request.least_duration_s, request.least_queries / rate_qps, filled_s)
+        wanted_s = max(least_s, _CONFIRMING_SHARE * request.time_budget_s)
         left_s = self._left_s()
         if missing > 0:
-            return max(min(wanted_s, left_s / missing), options.min_duration_s)
+            return max(min(wanted_s, left_s / missing), request.least_duration_s)
         return left_s if left_s < wanted_s + least_s else wanted_s
 
     def _left_s(self) -> float:
         """Returns the remaining time budget, minus the time that a probe's last answers may take."""
-        return self._options.time_budget_s - self._prober.elapsed_s - 2 * self._bound_s
+        return self._request.time_budget_s - self._session.elapsed_s - 2 * self._bound_s
 
     def _run(self, plan: _Plan) -> bool:
         """Runs a probe; returns False if it does not fit into the remaining time."""
-        options = self._options
-        number = len(self._probes) + 1
+        request = self._request
+        number = len(self._session.runs) + 1
         left_s = self._left_s()
-        if left_s < options.min_duration_s:
+        if left_s < request.least_duration_s:
             return False
         # one hiccup of the machine is the p99 of a short probe; in a longer one it may not be
         duration_s = min(plan.duration_s * 2**self._invalid_in_a_row, left_s)
         extent = Extent(0.0, 1 + int(plan.rate_qps * duration_s))
-        process = ConstantArrivals() if plan.alone else options.process
+        process = ConstantArrivals() if plan.alone else request.process
         schedule = Schedule.drawn(process, plan.rate_qps, extent, self._seed(number))
         if schedule.duration_ns / _NS_PER_S > left_s:
             within = schedule.offsets_ns <= left_s * _NS_PER_S
@@ -347,10 +235,12 @@ class _Search:
                 schedule.offsets_ns[within], schedule.source, schedule.rate_qps, schedule.seed
             )
         if plan.confirming:
-            self._prober.reconnect()
-        probe = self._prober.probe(schedule, self._max_late(len(schedule), plan), self._bound_ns)
-        self._probes.append(probe)
-        if not probe.lag_reason(self._bound_ns, options.late_fraction):
+            self._session.reconnect()
+        max_late = self._max_late(len(schedule), plan)
+        probe = self._session.run(schedule, self._bound_ns, max_late, f"probe {number}")
+        if probe.stop is Stop.INTERRUPTED:
+            raise EvaluationInterrupted("stopped during the search; nothing was published")
+        if not lag_reason(probe, self._bound_ns, request.late_fraction):
             self._invalid_in_a_row = 0
             confirming = plan.confirming and not probe.stopped
             self._seen.append(Evidence(probe, self._bound_ns, confirming, plan.alone))
@@ -364,16 +254,16 @@ class _Search:
 
     def _max_late(self, queries: int, plan: _Plan) -> int:
         """Returns the number of late queries at which a probe is hopeless."""
-        share = self._options.late_fraction
+        share = self._request.late_fraction
         hopeless = min(_LATE_FACTOR * share, (1 + share) / 2)
         if plan.confirming:
             hopeless = max(hopeless, _LATE_OF_CONFIRMING)
         return max(_LEAST_LATE, math.ceil(hopeless * queries))
 
     def _seed(self, number: int) -> int:
-        return int(np.random.SeedSequence((self._options.seed, number)).generate_state(1)[0])
+        return int(np.random.SeedSequence((self._request.seed, number)).generate_state(1)[0])
 
-    def _final(self, estimate: Estimate | None, reason: str) -> MaxQps:
+    def _final(self, estimate: Estimate | None, reason: str) -> RateAnswer:
         """Returns the answer after the last probe."""
         if estimate:
             # the next search finds the machine as different as the probes of this one did, however many
@@ -381,7 +271,7 @@ class _Search:
             high_qps = rate_qps + math.hypot(estimate.high_qps - rate_qps, between_qps)
             low_qps = max(rate_qps - math.hypot(rate_qps - estimate.low_qps, between_qps), 0.0)
             if rate_qps < self._limit_qps:
-                wide = reason if estimate.tolerance > self._options.tolerance else ""
+                wide = reason if estimate.tolerance > self._request.tolerance else ""
                 reason = "; ".join(filter(None, [estimate.reason, wide]))
                 return self._made(estimate.method, rate_qps, low_qps, high_qps, reason)
             least_qps = min(low_qps, self._limit_qps)
@@ -391,7 +281,7 @@ class _Search:
             reason = self._limit()
         if kept and not broken:
             return self._made(Method.AT_LEAST, kept, kept, None, reason)
-        if not self._seen and self._probes:
+        if not self._seen and self._session.runs:
             reason = "no probe was valid"
         return self._made(Method.BRACKET, kept, kept, broken, reason)
 
@@ -400,5 +290,5 @@ class _Search:
 
     def _made(
         self, method: Method, rate: float | None, low: float | None, high: float | None, reason: str
-    ) -> MaxQps:
-        return MaxQps(rate, low, high, method, reason, tuple(self._probes))
+    ) -> RateAnswer:
+        return RateAnswer(rate, low, high, method.value, reason)

@@ -286,11 +286,9 @@ def answer_text(search: RateSearchMeasurement) -> str:
     answer, bound = search.answer, search.options.latency_bound_ms
     if answer is None:
         return "no answer: the search was stopped"
-    method = Method(answer.method)
-    rate = rate_text(method, answer.rate_qps, answer.low_qps, answer.high_qps)
-    unit = "" if method is Method.NONE else " queries/s"
+    unit = "" if answer.method == Method.NONE else " queries/s"
     verdict = "INVALID: " if invalid_reason(search) else ""
-    return f"{verdict}{rate}{unit} at p{search.options.percentile:g} <= {bound:g} ms"
+    return f"{verdict}{rate_text(answer)}{unit} at p{search.options.percentile:g} <= {bound:g} ms"
 
 
 def search_rows(search: RateSearchMeasurement) -> Iterator[tuple[str, str]]:

@@ -5,9 +5,9 @@ import pytest
 from virtual_system import NS_PER_S, VirtualClock, VirtualServer
 
 from inferometer.evaluators.load.arrivals import Extent
-from inferometer.evaluators.load.issuer import RunLimits, Stop
+from inferometer.evaluators.load.issuer import RunLimits
 from inferometer.evaluators.load.load_session import MAX_CONCURRENCY, ClosedLoop, NullTarget, run_closed_loop
-from inferometer.evaluators.load.queries import Outcome
+from inferometer.evaluators.load.queries import Outcome, Stop
 from inferometer.manifests.errors import ConfigurationError, SessionError
 
 MS = 1_000_000

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from load_runs import latencies, run_of
 
-from inferometer.evaluators.kinds.load.measurement import Probe
-from inferometer.evaluators.load.queries import Outcome, Queries
+from inferometer.evaluators.kinds.load.measurement import lag_reason
+from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries
 from inferometer.evaluators.load.validity import lag_in_percentiles
 
 MS = 1_000_000
@@ -115,12 +115,12 @@ def test_the_reason_tells_the_effect_and_what_to_do() -> None:
 def test_a_probe_is_invalid_where_the_lag_could_have_changed_its_side(
     service_ms: float, lag_ms: float, is_valid: bool
 ) -> None:
-    probe = Probe(10.0, 0, served(np.arange(400) * 100, lag_ms, service_ms))
+    probe = LoadRun(10.0, "constant", 0, "", served(np.arange(400) * 100, lag_ms, service_ms))
 
-    assert (probe.lag_reason(20 * MS, 0.01) == "") is is_valid
+    assert (lag_reason(probe, 20 * MS, 0.01) == "") is is_valid
 
 
 def test_the_reason_of_a_probe_tells_both_shares() -> None:
-    probe = Probe(10.0, 0, served(np.arange(400) * 100, 10, 15))
+    probe = LoadRun(10.0, "constant", 0, "", served(np.arange(400) * 100, 10, 15))
 
-    assert "0 % of the queries would be late, not 100 %" in probe.lag_reason(20 * MS, 0.01)
+    assert "0 % of the queries would be late, not 100 %" in lag_reason(probe, 20 * MS, 0.01)

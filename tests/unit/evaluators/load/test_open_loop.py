@@ -12,8 +12,8 @@ from virtual_system import NS_PER_S, VirtualClock, VirtualServer
 
 from inferometer.evaluators.kinds.load.summary import LoadSummary
 from inferometer.evaluators.load.arrivals import ConstantArrivals, Extent, PoissonArrivals, Schedule
-from inferometer.evaluators.load.issuer import RunLimits, Stop, prompt_timers, run_open_loop
-from inferometer.evaluators.load.queries import Outcome
+from inferometer.evaluators.load.issuer import RunLimits, prompt_timers, run_open_loop
+from inferometer.evaluators.load.queries import Outcome, Stop
 from inferometer.evaluators.load.validity import lag_in_percentiles
 
 MS = 1_000_000

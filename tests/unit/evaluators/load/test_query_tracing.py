@@ -14,9 +14,8 @@ from inferometer.agent.tracing.recorder import (
     TraceLevel,
     TraceScope,
 )
-from inferometer.evaluators.load.issuer import IssuedRun, Stop
 from inferometer.evaluators.load.load_session import LoadTrace, QuerySample
-from inferometer.evaluators.load.queries import Outcome, Queries
+from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries
 
 BEGAN_NS = 5_000
 
@@ -25,7 +24,7 @@ def column(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
 
-def issued() -> IssuedRun:
+def run() -> LoadRun:
     """Four queries: one that was answered, one that failed, one without an answer, and one not sent."""
     queries = Queries(
         scheduled_ns=column(0, 100, 200, 300),
@@ -37,7 +36,7 @@ def issued() -> IssuedRun:
         batch_size=column(2, 0, 0, 0),
         batch_ns=column(5, -1, -1, -1),
     )
-    return IssuedRun(queries, Stop.COMPLETE, {}, BEGAN_NS)
+    return LoadRun(7.0, "constant", 0, "", queries, began_ns=BEGAN_NS)
 
 
 class Stamping:
@@ -61,7 +60,7 @@ def spans(recorder: SpanRecorder) -> Callable[[object], list[tuple[str, str, int
 
     def record(target: object) -> list[tuple[str, str, int, int, SpanKind]]:
         trace = LoadTrace(TraceScope.top(recorder), 1.0, 0)
-        trace.record(target, trace.begin(target), issued(), 7.0)
+        trace.record(target, trace.begin(target), run())
         [chunk] = recorder.chunks()
         names = {0: ""}
         for kind, id_ in chunk.values("kind", "span_id"):

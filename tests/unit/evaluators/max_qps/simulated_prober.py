@@ -1,4 +1,4 @@
-"""Systems that serve queries in virtual time, and the prober that loads them."""
+"""Systems that serve queries in virtual time, and the prober that loads them instead of a load session."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import numpy as np
 from load_runs import latencies
 from numpy.typing import NDArray
 
-from inferometer.evaluators.kinds.load.measurement import Probe
 from inferometer.evaluators.load.arrivals import Schedule
-from inferometer.evaluators.load.queries import Outcome, Queries
+from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries, Stop
 
 Floats = NDArray[np.float64]
 System = Callable[[Floats, np.random.RandomState], Floats]
@@ -95,7 +94,7 @@ def losing(system: System, share: float) -> System:
 
 @dataclass
 class SimulatedProber:
-    """Runs schedules on a system in virtual time, beginning idle, as a ``Prober``.
+    """Runs schedules on a system in virtual time, beginning idle, as a ``LoadSession``.
 
     Attributes:
         system: What serves.
@@ -117,7 +116,7 @@ class SimulatedProber:
 
     def __post_init__(self) -> None:
         self.elapsed_s = 0.0
-        self.schedules: list[Schedule] = []
+        self.runs: list[LoadRun] = []
         self._random = np.random.RandomState(self.seed)
         self._speeds = np.random.RandomState(self.seed + 1)
         self.reconnect()
@@ -125,8 +124,7 @@ class SimulatedProber:
     def reconnect(self) -> None:
         self._speed = 1 + self.machine + self.connections * self._speeds.standard_normal()
 
-    def probe(self, schedule: Schedule, max_late: int, bound_ns: int) -> Probe:
-        self.schedules.append(schedule)
+    def run(self, schedule: Schedule, bound_ns: int, max_late: int, name: str) -> LoadRun:
         due = schedule.offsets_ns
         lags = schedule.rate_qps > self.lags_above_qps
         sent = due + round(self.lag_s * 1e9) if lags else due
@@ -143,8 +141,11 @@ class SimulatedProber:
             end_ns = int(late_ns[max_late])
             queries = _ended(queries, end_ns)
         self.elapsed_s += end_ns / 1e9
-        seed = schedule.seed or 0
-        return Probe(schedule.rate_qps, seed, queries, stopped)
+        stop = Stop.HOPELESS if stopped else Stop.COMPLETE
+        source, seed = schedule.source, schedule.seed
+        run = LoadRun(schedule.rate_qps, source, seed, "", queries, stopped=stop.value)
+        self.runs.append(run)
+        return run
 
 
 def _ended(queries: Queries, end_ns: int) -> Queries:

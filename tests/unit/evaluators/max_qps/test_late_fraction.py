@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inferometer.evaluators.kinds.load.estimate import Counts, late_fraction_root, monotone_shares
-from inferometer.evaluators.kinds.load.measurement import Probe
-from inferometer.evaluators.load.queries import Outcome, Queries
+from inferometer.evaluators.kinds.load.measurement import judged_queries
+from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries
 
 BOUND_NS = 100_000_000
 SECOND_NS = 1_000_000_000
@@ -23,6 +23,10 @@ def queries(latency_ns: list[int], outcome: list[Outcome] | None = None, gap_ns:
     outcomes = np.array(outcome or [Outcome.ANSWERED] * count, np.int64)
     done = np.where(outcomes == Outcome.ANSWERED, due + latency_ns, -1)
     return Queries(due, due, done, outcomes, nothing, nothing, nothing)
+
+
+def probe(found: Queries, stopped: str = "") -> LoadRun:
+    return LoadRun(1.0, "constant", 0, "", found, stopped=stopped)
 
 
 def counts(rates_qps: list[float], late: list[int], each: int = 10_000) -> Counts:
@@ -93,23 +97,23 @@ def test_monotone_shares_leave_alone_what_rises() -> None:
 
 def test_the_empty_start_is_not_judged() -> None:
     # 101 queries in 100 s: ten bounds are the first second
-    probe = Probe(1.0, 0, queries([0] * 101))
+    judged = judged_queries(probe(queries([0] * 101)), BOUND_NS)
 
-    assert probe.judged(BOUND_NS).scheduled_ns[0] == SECOND_NS
-    assert len(probe.judged(BOUND_NS)) == 100
+    assert judged.scheduled_ns[0] == SECOND_NS
+    assert len(judged) == 100
 
 
 def test_no_more_than_a_quarter_is_left_out() -> None:
-    probe = Probe(1.0, 0, queries([0] * 101))
+    judged = judged_queries(probe(queries([0] * 101)), 100 * SECOND_NS)
 
-    assert probe.judged(100 * SECOND_NS).scheduled_ns[0] == 25 * SECOND_NS
+    assert judged.scheduled_ns[0] == 25 * SECOND_NS
 
 
 def test_queries_that_were_not_due_long_enough_when_a_run_was_stopped_are_not_judged() -> None:
     outcomes = [Outcome.ANSWERED] * 8 + [Outcome.WAITING] * 2 + [Outcome.UNSENT] * 2
-    stopped = Probe(1.0, 0, queries([BOUND_NS // 2] * 12, outcomes, gap_ns=BOUND_NS // 2), stopped=True)
+    stopped = probe(queries([BOUND_NS // 2] * 12, outcomes, gap_ns=BOUND_NS // 2), "hopeless")
 
-    judged = stopped.judged(BOUND_NS)
+    judged = judged_queries(stopped, BOUND_NS)
 
     # the last was sent at 9 half bounds: what was due up to 6 half bounds is known, less the start
     assert (judged.scheduled_ns // (BOUND_NS // 2)).tolist() == [3, 4, 5, 6]
@@ -119,7 +123,7 @@ def test_the_counts_of_a_probe_are_those_of_its_slices_with_failures_late() -> N
     outcomes = [Outcome.ANSWERED] * 80
     outcomes[40] = Outcome.FAILED
     outcomes[79] = Outcome.TIMED_OUT
-    found = Counts.of(Probe(1.0, 0, queries([0] * 78 + [2 * BOUND_NS, 0], outcomes)), BOUND_NS)
+    found = Counts.of(probe(queries([0] * 78 + [2 * BOUND_NS, 0], outcomes)), BOUND_NS)
 
     assert found.queries.sum() == 79
     assert len(found.queries) == 8

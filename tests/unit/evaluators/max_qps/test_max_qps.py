@@ -22,9 +22,16 @@ from simulated_prober import (
     two_servers,
 )
 
-from inferometer.evaluators.kinds.load.measurement import MaxQps, Method, Probe, rate_text
-from inferometer.evaluators.kinds.load.search import MaxQpsOptions, search_max_qps
-from inferometer.evaluators.load.arrivals import RampArrivals
+from inferometer.evaluators.kinds.load.measurement import (
+    Method,
+    RateAnswer,
+    judged_queries,
+    lag_reason,
+    late_share,
+    rate_text,
+)
+from inferometer.evaluators.kinds.load.request import MaxQpsRequest
+from inferometer.evaluators.kinds.load.search import search_max_qps
 from inferometer.evaluators.load.queries import Outcome
 from inferometer.manifests.errors import ConfigurationError
 
@@ -35,20 +42,17 @@ DETERMINISTIC_QPS, EXPONENTIAL_QPS, TWO_SERVERS_QPS = 77.4, 53.95, 176.1
 BATCHING_QPS = 275.5
 
 
-def searched(system: System, seed: int = 0, **options: Any) -> tuple[MaxQps, SimulatedProber]:
+def request(latency_bound_ms: float = BOUND_MS, **options: Any) -> MaxQpsRequest:
+    given = {"initial_qps": 10.0, "tolerance": 0.01, "time_budget_s": 600.0, "min_duration_s": 5.0}
+    return MaxQpsRequest(latency_bound_ms=latency_bound_ms, **given | options)
+
+
+def searched(system: System, seed: int = 0, **options: Any) -> tuple[RateAnswer, SimulatedProber]:
     prober = SimulatedProber(system, 5000 + seed)
-    return search_max_qps(MaxQpsOptions(BOUND_MS, seed=seed, **options), prober), prober
+    return search_max_qps(request(seed=seed, **options), prober), prober
 
 
-def lag_reason(probe: Probe) -> str:
-    return probe.lag_reason(100_000_000, 0.01)
-
-
-def text_of(answer: MaxQps) -> str:
-    return rate_text(answer.method, answer.rate_qps, answer.low_qps, answer.high_qps)
-
-
-def errors_and_cover(answers: Sequence[MaxQps], truth_qps: float) -> tuple[np.ndarray[Any, Any], float]:
+def errors_and_cover(answers: Sequence[RateAnswer], truth_qps: float) -> tuple[np.ndarray[Any, Any], float]:
     """The errors of answers, as shares of the truth, and the share of intervals that hold it."""
     rates = [(a.rate_qps or 0.0, a.low_qps or 0.0, a.high_qps or 0.0) for a in answers]
     errors = np.array([rate / truth_qps - 1 for rate, _, _ in rates])
@@ -88,8 +92,8 @@ def test_a_system_that_is_no_single_server_is_judged_by_its_late_queries(
     answers = [searched(system, seed)[0] for seed in range(20)]
 
     errors, cover = errors_and_cover(answers, truth_qps)
-    assert {answer.method for answer in answers} == {Method.LATE_FRACTION}
-    assert "one server" in answers[0].reason
+    assert {answer.method for answer in answers} == {Method.LATE_FRACTION.value}
+    assert "one server" in answers[0].note
     assert abs(np.median(errors)) <= 0.015
     assert np.abs(errors).max() <= 0.06
     assert cover >= 0.8
@@ -100,7 +104,7 @@ def test_the_search_gets_there_from_far_below_and_far_above(initial_qps: float) 
     answer, prober = searched(deterministic(0.01), initial_qps=initial_qps)
 
     assert answer.rate_qps == pytest.approx(DETERMINISTIC_QPS, rel=0.03)
-    assert answer.probes[0].rate_qps == initial_qps
+    assert prober.runs[0].rate_qps == initial_qps
     assert prober.elapsed_s <= 600
 
 
@@ -108,10 +112,10 @@ def test_the_search_gets_there_from_far_below_and_far_above(initial_qps: float) 
 def test_no_rate_is_an_answer(initial_qps: float) -> None:
     answer, prober = searched(deterministic(0.2), initial_qps=initial_qps)
 
-    assert answer.method is Method.NONE
+    assert answer.method == Method.NONE
     assert (answer.rate_qps, answer.low_qps, answer.high_qps) == (None, None, None)
-    assert text_of(answer) == "none"
-    assert "queries with no queue before them were late" in answer.reason
+    assert rate_text(answer) == "none"
+    assert "queries with no queue before them were late" in answer.note
     assert prober.elapsed_s < 100
 
 
@@ -124,12 +128,10 @@ def test_a_model_ten_times_slower_than_the_bound_has_no_rate_and_that_is_found_s
 ) -> None:
     prober = SimulatedProber(system, 5002)
 
-    answer = search_max_qps(
-        MaxQpsOptions(10, initial_qps=initial_qps, time_budget_s=120, min_duration_s=2), prober
-    )
+    answer = search_max_qps(request(10, initial_qps=initial_qps, time_budget_s=120, min_duration_s=2), prober)
 
-    assert answer.method is Method.NONE
-    assert answer.probes[0].rate_qps == initial_qps
+    assert answer.method == Method.NONE
+    assert prober.runs[0].rate_qps == initial_qps
     assert prober.elapsed_s < 40
 
 
@@ -138,7 +140,7 @@ def test_a_rate_at_which_queries_hardly_ever_meet_is_found(initial_qps: float) -
     """A query of 9 ms keeps 10 ms unless another is due in the 8 ms before it: 1.26 QPS at p99."""
     prober = SimulatedProber(deterministic(0.009), 5003)
 
-    answer = search_max_qps(MaxQpsOptions(10, initial_qps=initial_qps), prober)
+    answer = search_max_qps(request(10, initial_qps=initial_qps), prober)
 
     assert answer.rate_qps == pytest.approx(1.26, rel=0.06)
     assert answer.low_qps is not None
@@ -152,16 +154,16 @@ def test_queries_that_are_late_for_no_queue_are_sent_ever_longer_and_not_ever_mo
     for seed in range(3):
         prober = SimulatedProber(hiccups, 99 + seed)
 
-        answer = search_max_qps(MaxQpsOptions(10, initial_qps=10, min_duration_s=2, seed=seed), prober)
+        answer = search_max_qps(request(10, initial_qps=10, min_duration_s=2, seed=seed), prober)
 
-        assert answer.method is Method.NONE
-        assert min(probe.rate_qps for probe in answer.probes) == 10
+        assert answer.method == Method.NONE
+        assert min(probe.rate_qps for probe in prober.runs) == 10
 
 
 def test_a_system_whose_every_query_is_lost_has_no_rate() -> None:
     answer, _ = searched(losing(deterministic(0.01), 1.0))
 
-    assert answer.method is Method.NONE
+    assert answer.method == Method.NONE
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.TIMED_OUT, Outcome.WAITING])
@@ -169,9 +171,9 @@ def test_queries_without_a_right_answer_are_late(outcome: Outcome) -> None:
     """With 0.5 % lost, 0.5 % may be late of themselves: 74.3 QPS by simulation of 12 million queries."""
     prober = SimulatedProber(losing(deterministic(0.01), 0.005), 5001, lost=outcome)
 
-    answer = search_max_qps(MaxQpsOptions(BOUND_MS), prober)
+    answer = search_max_qps(request(), prober)
 
-    assert answer.method is Method.LATE_FRACTION
+    assert answer.method == Method.LATE_FRACTION
     assert answer.rate_qps == pytest.approx(74.3, rel=0.06)
 
 
@@ -181,9 +183,9 @@ def test_the_time_budget_is_kept(budget_s: float, service_s: float) -> None:
     answer, prober = searched(exponential(service_s), time_budget_s=budget_s, tolerance=1e-3)
 
     assert prober.elapsed_s <= budget_s
-    if answer.method is Method.SINGLE_SERVER:
+    if answer.method == Method.SINGLE_SERVER:
         assert prober.elapsed_s > 0.8 * budget_s
-        assert answer.reason == "the time budget was used up"
+        assert answer.note == "the time budget was used up"
 
 
 def test_the_interval_of_a_system_that_never_changes_is_narrow() -> None:
@@ -200,8 +202,7 @@ def test_searches_over_connections_of_different_speeds_do_not_exclude_each_other
     probers = [SimulatedProber(deterministic(0.01), seed, connections=0.03) for seed in range(10)]
 
     found = [
-        search_max_qps(MaxQpsOptions(BOUND_MS, seed=seed, time_budget_s=200), prober)
-        for seed, prober in enumerate(probers)
+        search_max_qps(request(seed=seed, time_budget_s=200), prober) for seed, prober in enumerate(probers)
     ]
 
     ends = [(answer.low_qps or 0.0, answer.high_qps or 0.0) for answer in found]
@@ -213,7 +214,7 @@ def test_searches_on_a_machine_that_changes_as_much_from_hour_to_hour_do_not_exc
     hours = 0.02 * np.random.RandomState(3).standard_normal(10)
     found = [
         search_max_qps(
-            MaxQpsOptions(BOUND_MS, seed=seed, time_budget_s=40),
+            request(seed=seed, time_budget_s=40),
             SimulatedProber(deterministic(0.01), seed, connections=0.02, machine=faster),
         )
         for seed, faster in enumerate(hours)
@@ -229,15 +230,14 @@ def test_searches_by_late_queries_that_come_in_bursts_do_not_exclude_each_other(
 
     found = [
         search_max_qps(
-            MaxQpsOptions(BOUND_MS, seed=seed, time_budget_s=45),
-            SimulatedProber(system, 1000 + seed, connections=0.02),
+            request(seed=seed, time_budget_s=45), SimulatedProber(system, 1000 + seed, connections=0.02)
         )
         for seed in range(24)
     ]
 
     ends = [(answer.low_qps or 0.0, answer.high_qps or math.inf) for answer in found]
     middle_qps = float(np.median([answer.rate_qps or 0.0 for answer in found]))
-    assert {answer.method for answer in found} == {Method.LATE_FRACTION}
+    assert {answer.method for answer in found} == {Method.LATE_FRACTION.value}
     assert sum(low <= middle_qps <= high for low, high in ends) >= 20
     pairs = list(itertools.combinations(ends, 2))
     assert sum(a[1] < b[0] or b[1] < a[0] for a, b in pairs) <= len(pairs) / 50
@@ -248,64 +248,64 @@ def test_a_wide_tolerance_ends_the_search_early() -> None:
 
     assert prober.elapsed_s < 200
     assert answer.rate_qps == pytest.approx(DETERMINISTIC_QPS, rel=0.05)
-    assert answer.reason == ""
-    assert sum(probe.queries.scheduled_ns[-1] > 20e9 for probe in answer.probes) >= 4
+    assert answer.note == ""
+    assert sum(probe.queries.scheduled_ns[-1] > 20e9 for probe in prober.runs) >= 4
 
 
-def test_every_probe_is_reported_and_has_a_seed_of_its_own() -> None:
-    answer, prober = searched(deterministic(0.01), time_budget_s=120)
+def test_every_probe_has_a_seed_of_its_own() -> None:
+    _, prober = searched(deterministic(0.01), time_budget_s=120)
 
-    assert [p.seed for p in answer.probes] == [s.seed for s in prober.schedules]
-    assert [p.rate_qps for p in answer.probes] == [s.rate_qps for s in prober.schedules]
-    assert len({probe.seed for probe in answer.probes}) == len(answer.probes) > 5
+    assert len({probe.seed for probe in prober.runs}) == len(prober.runs) > 5
 
 
 def test_the_same_seed_gives_the_same_search_and_another_one_another() -> None:
-    first, again, other = (searched(exponential(0.01), seed, time_budget_s=120)[0] for seed in (3, 3, 4))
+    found = [searched(exponential(0.01), seed, time_budget_s=120) for seed in (3, 3, 4)]
 
-    assert (first.rate_qps, first.low_qps, first.high_qps) == (again.rate_qps, again.low_qps, again.high_qps)
-    assert [p.seed for p in first.probes] == [p.seed for p in again.probes]
+    first, again, other = (answer for answer, _ in found)
+    seeds, seeds_again, other_seeds = ([probe.seed for probe in prober.runs] for _, prober in found)
+    assert first == again
+    assert seeds == seeds_again
     assert first.rate_qps != other.rate_qps
-    assert {p.seed for p in first.probes}.isdisjoint(p.seed for p in other.probes)
+    assert set(seeds).isdisjoint(other_seeds)
 
 
 def test_hopeless_probes_are_stopped_early() -> None:
-    answer, prober = searched(deterministic(0.01), initial_qps=10_000, time_budget_s=60)
+    _, prober = searched(deterministic(0.01), initial_qps=10_000, time_budget_s=60)
 
-    first = answer.probes[0]
+    first = prober.runs[0]
     assert first.stopped
     assert first.queries.count(Outcome.UNSENT) > 0
-    assert sum(p.queries.done_ns.max() for p in answer.probes if p.stopped) < 10e9
+    assert sum(p.queries.done_ns.max() for p in prober.runs if p.stopped) < 10e9
     assert prober.elapsed_s <= 60
 
 
 def test_where_the_harness_can_do_no_more_the_answer_is_at_least() -> None:
     answer, prober = searched(deterministic(0.001), max_rate_qps=500)
 
-    assert answer.method is Method.AT_LEAST
+    assert answer.method == Method.AT_LEAST
     assert answer.rate_qps == 500
-    assert text_of(answer) == "at least 500"
-    assert answer.reason == "no more than 500 queries/s could be sent on time"
-    assert max(schedule.rate_qps for schedule in prober.schedules) <= 500
+    assert rate_text(answer) == "at least 500"
+    assert answer.note == "no more than 500 queries/s could be sent on time"
+    assert max(probe.rate_qps for probe in prober.runs) <= 500
 
 
 def test_probes_in_which_the_harness_lagged_count_for_nothing_and_lower_its_limit() -> None:
     prober = SimulatedProber(deterministic(0.001), lags_above_qps=300, lag_s=5)
 
-    answer = search_max_qps(MaxQpsOptions(BOUND_MS), prober)
+    answer = search_max_qps(request(), prober)
 
-    assert answer.method is Method.AT_LEAST
+    assert answer.method == Method.AT_LEAST
     assert answer.rate_qps is not None
     assert 100 < answer.rate_qps <= 300
-    assert any(map(lag_reason, answer.probes))
-    assert "could be sent on time" in answer.reason
+    assert any(lag_reason(probe, 100_000_000, 0.01) for probe in prober.runs)
+    assert "could be sent on time" in answer.note
 
 
 def test_a_lag_that_cannot_have_changed_the_verdict_stops_no_search() -> None:
     # as where the system under test takes the processor from the harness once it is overloaded
     prober = SimulatedProber(deterministic(0.01), lags_above_qps=80, lag_s=0.01)
 
-    answer = search_max_qps(MaxQpsOptions(BOUND_MS, time_budget_s=300), prober)
+    answer = search_max_qps(request(time_budget_s=300), prober)
 
     assert answer.low_qps is not None
     assert answer.high_qps is not None
@@ -323,54 +323,59 @@ def test_no_probe_is_far_below_a_rate_that_was_kept(
         hesitant(service_s, 0.01, stall_s), seed, lags_above_qps=lags_from * 0.6 / service_s, lag_s=0.2
     )
 
-    answer = search_max_qps(
-        MaxQpsOptions(bound_ms, seed=seed, time_budget_s=300, min_duration_s=10, initial_qps=6.4), prober
+    search_max_qps(
+        request(bound_ms, seed=seed, time_budget_s=300, min_duration_s=10, initial_qps=6.4), prober
     )
 
     kept_qps, bound_ns = 0.0, round(bound_ms * 1e6)
-    for probe in answer.probes:
+    for probe in prober.runs:
         assert probe.rate_qps > 0.7 * kept_qps
-        if probe.late_share(bound_ns) <= share and share * len(probe.judged(bound_ns)) >= 10:
+        if late_share(probe, bound_ns) <= share and share * len(judged_queries(probe, bound_ns)) >= 10:
             kept_qps = max(kept_qps, probe.rate_qps)
 
 
 def test_a_search_ends_where_the_harness_can_send_no_more_although_a_higher_rate_was_broken() -> None:
     prober = SimulatedProber(hesitant(2e-3, 0.0, 0.0), 5000, lags_above_qps=450)
 
-    answer = search_max_qps(MaxQpsOptions(200, initial_qps=6.4, time_budget_s=300, min_duration_s=10), prober)
+    answer = search_max_qps(request(200, initial_qps=6.4, time_budget_s=300, min_duration_s=10), prober)
 
-    assert answer.method in {Method.BRACKET, Method.AT_LEAST}
+    assert answer.method in {Method.BRACKET.value, Method.AT_LEAST.value}
     assert answer.rate_qps == pytest.approx(409.6)
-    assert "could be sent on time" in answer.reason
+    assert "could be sent on time" in answer.note
     assert prober.elapsed_s < 200
 
 
 def test_the_interval_of_the_answer_decides_its_figures() -> None:
-    assert rate_text(Method.SINGLE_SERVER, 76.912, 75.83, 78.01) == "76.9 [75.8, 78.0]"
+    assert rate_text(RateAnswer(76.912, 75.83, 78.01, Method.SINGLE_SERVER.value)) == "76.9 [75.8, 78.0]"
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"latency_bound_ms": 0}, "latency_bound is 0; allowed"),
-        ({"latency_bound_ms": float("nan")}, "latency_bound is nan; allowed"),
-        ({"initial_qps": -1}, "initial_qps is -1; allowed"),
-        ({"percentile": 100}, "percentile is 100; allowed"),
-        ({"tolerance": 0}, "tolerance is 0; allowed"),
+        ({"latency_bound_ms": 0}, "latency_bound_ms is 0; it must be above 0"),
+        ({"latency_bound_ms": 1e-4}, "latency_bound is 0.0001; allowed: 0.001…"),
+        ({"latency_bound_ms": float("nan")}, "latency_bound_ms is nan; it must be"),
+        ({"initial_qps": -1}, "initial_qps is -1; it must be above 0"),
+        ({"initial_qps": 1e10}, "initial_qps is 1e+10; allowed"),
+        ({"percentile": 100}, "percentile is 100; it must be above 0 and below 100"),
+        ({"percentile": 0.5}, "percentile is 0.5; allowed: 1…99.999 %"),
+        ({"tolerance": 0}, "tolerance is 0; it must be at least 0.0001"),
+        ({"min_duration_s": 0}, "min_duration is 0; allowed: 0.01…"),
         ({"time_budget_s": 10}, "time_budget is 10 s; with this min_duration and latency_bound it must be"),
-        ({"min_queries": 0}, "min_queries is 0; allowed"),
+        ({"min_queries": 0}, "min_queries is 0; it must be at least 1"),
+        ({"min_queries": 10**9}, "min_queries is 1e+09; allowed"),
         (
             {"initial_qps": 0.001, "time_budget_s": 100},
             "a time_budget of 100 s has fewer than 4 queries at this rate",
         ),
         ({"seed": -1}, "seed is -1; it must be"),
         ({"max_rate_qps": 0}, "max_rate is 0 queries/s; it must be above 0"),
-        ({"process": RampArrivals()}, "arrival ramp has no steady rate"),
+        ({"arrival": "ramp"}, "arrival ramp has no steady rate"),
     ],
 )
 def test_options_that_make_no_sense_are_refused_in_one_line(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        MaxQpsOptions(**{"latency_bound_ms": BOUND_MS, **options})
+        request(**options)
 
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -379,17 +384,17 @@ def test_options_that_make_no_sense_are_refused_in_one_line(options: dict[str, A
 def test_a_search_without_a_valid_probe_says_why() -> None:
     prober = SimulatedProber(deterministic(0.01), lags_above_qps=0, lag_s=1)
 
-    answer = search_max_qps(MaxQpsOptions(BOUND_MS, time_budget_s=60), prober)
+    answer = search_max_qps(request(time_budget_s=60), prober)
 
     assert answer.rate_qps is None
-    assert text_of(answer) == "unknown"
-    assert answer.reason == "no probe was valid"
+    assert rate_text(answer) == "unknown"
+    assert answer.note == "no probe was valid"
 
 
 def test_the_budget_that_a_message_asks_for_is_enough() -> None:
     """Four times 0.3 is more than 1.2 in binary."""
     short = {"latency_bound_ms": 50.0, "min_duration_s": 0.2}
 
-    assert MaxQpsOptions(**short, time_budget_s=1.2).time_budget_s == 1.2
+    assert request(**short, time_budget_s=1.2).time_budget_s == 1.2
     with pytest.raises(ConfigurationError, match=r"it must be at least 1\.2 s"):
-        MaxQpsOptions(**short, time_budget_s=1.1)
+        request(**short, time_budget_s=1.1)

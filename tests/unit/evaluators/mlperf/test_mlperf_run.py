@@ -11,8 +11,7 @@ from inferometer.evaluators.kinds.load.mlperf import expected_qps, on_schedule, 
 from inferometer.evaluators.kinds.load.mlperf_settings import MlperfSettings, server_schedule
 from inferometer.evaluators.kinds.load.summary import compared
 from inferometer.evaluators.load.arrivals import Schedule
-from inferometer.evaluators.load.issuer import Stop
-from inferometer.evaluators.load.queries import Outcome, Queries
+from inferometer.evaluators.load.queries import Outcome, Queries, Stop
 
 INPUTS = 7
 
@@ -62,14 +61,14 @@ def test_each_sample_is_counted_once_and_loadgen_agrees(scenario: Scenario, tmp_
     target = Target(twice=(3, 5))
     asked = settings(scenario)
 
-    run = run_mlperf(target, asked, INPUTS, tmp_path)
+    run, result = run_mlperf(target, asked, INPUTS, tmp_path)
 
-    queries, result = run.issued.queries, run.result
+    queries = run.queries
     samples = 70 * scenario.samples_per_query
     assert len(queries) == samples
     assert queries.count(Outcome.ANSWERED) == samples
     assert queries.repeated == 2
-    assert run.issued.stop is Stop.COMPLETE
+    assert run.stop is Stop.COMPLETE
     assert target.ended
     assert [query // INPUTS for query in target.handed] == list(range(samples))
     assert {query % INPUTS for query in target.handed} == set(range(INPUTS))
@@ -122,29 +121,29 @@ def test_the_seed_chooses_the_inputs(tmp_path: Path) -> None:
 def test_failures_go_to_loadgen_as_answers_and_make_the_run_invalid(
     scenario: Scenario, tmp_path: Path
 ) -> None:
-    run = run_mlperf(Target(fails=range(10, 20)), settings(scenario), INPUTS, tmp_path)
+    run, result = run_mlperf(Target(fails=range(10, 20)), settings(scenario), INPUTS, tmp_path)
 
-    queries = run.issued.queries
+    queries = run.queries
     assert queries.count(Outcome.FAILED) == 10
     assert queries.count(Outcome.ANSWERED) == len(queries) - 10
-    assert run.issued.reasons == {"it fails": 10}
+    assert run.reasons == {"it fails": 10}
     assert f"10 of {len(queries)} samples have no right answer" in run.invalid
-    assert run.result.queries == 70
-    latest = compared(queries, scenario, run.result)[-1]
+    assert result.queries == 70
+    latest = compared(queries, scenario, result)[-1]
     assert latest.ours is None
     assert latest.difference is None
 
 
 @pytest.mark.parametrize("scenario", Scenario)
 def test_a_sample_that_is_never_answered_is_given_up(scenario: Scenario, tmp_path: Path) -> None:
-    run = run_mlperf(Target(hangs=(10,)), settings(scenario, timeout_ms=300.0), INPUTS, tmp_path)
+    run, result = run_mlperf(Target(hangs=(10,)), settings(scenario, timeout_ms=300.0), INPUTS, tmp_path)
 
-    queries = run.issued.queries
-    assert run.issued.stop is Stop.COMPLETE
+    queries = run.queries
+    assert run.stop is Stop.COMPLETE
     assert queries.count(Outcome.TIMED_OUT) == 1
     assert queries.count(Outcome.ANSWERED) == len(queries) - 1
     assert "1 of " in run.invalid
-    assert run.result.percentiles_ns[-1][1] >= 300_000_000
+    assert result.percentiles_ns[-1][1] >= 300_000_000
 
 
 def test_more_samples_than_the_window_holds_are_handed_over_as_answers_come(tmp_path: Path) -> None:
@@ -166,11 +165,11 @@ def test_more_samples_than_the_window_holds_are_handed_over_as_answers_come(tmp_
                 self.waiting = []
 
     target = Held()
-    run = run_mlperf(target, settings(Scenario.OFFLINE, window=10), INPUTS, tmp_path)
+    run, _ = run_mlperf(target, settings(Scenario.OFFLINE, window=10), INPUTS, tmp_path)
 
     assert target.most == 10
-    assert run.issued.queries.count(Outcome.ANSWERED) == 70
-    assert (np.diff(run.issued.queries.sent_ns) >= 0).all()
+    assert run.queries.count(Outcome.ANSWERED) == 70
+    assert (np.diff(run.queries.sent_ns) >= 0).all()
 
 
 def test_what_a_target_raises_ends_the_run_and_is_raised(tmp_path: Path) -> None:
