@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 
 from inferometer.agent.inference.results import InputFailure, SystemDescription
+from inferometer.agent.inference.session import describe_unloaded
 from inferometer.evaluators.conditions.watch import DescribedHere, Watch
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
@@ -181,8 +182,11 @@ def ingest(
     """
     callbacks = callbacks or JobCallbacks()
     data = request.data
-    description = resources.describe(
-        request.system, preprocess_threads=data.workers, overlap=data.prefetch > 0
+    description = describe_unloaded(
+        resources.find_model(request.system),
+        resources.registry,
+        preprocess_threads=data.workers,
+        overlap=data.prefetch > 0,
     )
     with ExitStack() as opened:
         dataset = opened.enter_context(closing(data.open(resources.catalog, resources.cache)))

@@ -22,7 +22,14 @@ from inferometer.agent.hardware.environment import Device, Precision, PredictorO
 from inferometer.agent.inference.results import InputFailure, SystemDescription
 from inferometer.agent.tracing.recorder import SpanKind, TraceLevel, TraceScope, traced
 from inferometer.agent.training.rank_environment import rank_gpu, rank_threads
-from inferometer.agent.training.trainer import Rank, Trainer, TrainerOptions
+from inferometer.agent.training.trainer import (
+    Rank,
+    Trainer,
+    TrainerOptions,
+    check_trainer,
+    find_companions,
+    open_trainer,
+)
 from inferometer.evaluators.conditions.watch import DescribedHere, Watch
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status
@@ -194,13 +201,19 @@ def _train_once(
         The evaluation, and the error if the weights could not be saved.
     """
     manifest, options = resources.find_model(request.system), _trainer_options(request, rank)
-    resources.check_trainer(manifest, options)
+    check_trainer(manifest, options, resources.registry)
     random = request.system.session.weights is Weights.RANDOM
     manifest = with_labels(manifest, needed=False, cache=None if random else resources.cache)
     with ExitStack() as opened:
         sources = _open_sources(request, manifest, resources, opened)
         with traced(scope, SpanKind("open", TraceLevel.APPLICATION_TRACE)):
-            trainer, description = resources.open_trainer(manifest, options)
+            trainer, description = open_trainer(
+                manifest,
+                options,
+                resources.registry,
+                architectures=resources.architectures,
+                cache=resources.cache,
+            )
         opened.callback(trainer.close)
         cache = None
         if sources.training is not None:
@@ -418,7 +431,8 @@ def _train_part(
 ) -> Generator[Evaluation[TrainingMeasurement], None, None]:
     """Yields the evaluation of one repetition, trained by all ranks of this host."""
     work = partial(_train_rank, request, resources, group_id)
-    companions = resources.companions(request.system, request.options.communication)
+    framework = resources.registry.find(resources.find_model(request.system).framework.name)
+    companions = find_companions(framework, request.options.communication)
     with closing(run_ranks(work, ranks, callbacks, os.environ, companions)) as evaluations:
         for evaluation in evaluations:
             yield replace(evaluation, process=process)
