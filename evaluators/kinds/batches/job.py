@@ -151,11 +151,8 @@ def evaluate(
         group_id = str(uuid.uuid4())
     if fresh:
         _ = resources.catalog  # says here, once, which manifests are left out
-    works = [
-        (partial(_evaluate_part, request, level, group_id, number if fresh else None, resources), level)
-        for number, level in enumerate(levels, start=1)
-    ]
-    yield from in_turn(works, callbacks, fresh=fresh)
+    works = [(partial(_evaluate_part, request, level, group_id, resources), level) for level in levels]
+    yield from in_turn(works, callbacks, fresh=fresh, group_id=group_id, numbered=fresh)
 
 
 def evaluation_job(request: EvaluationRequest) -> Job[Evaluation[BatchMeasurement]]:
@@ -169,7 +166,6 @@ def _evaluate_part(
     request: EvaluationRequest,
     level: TraceLevel,
     group_id: str | None,
-    process: int | None,
     resources: JobResources,
     callbacks: JobCallbacks,
 ) -> Generator[Evaluation[BatchMeasurement], None, None]:
@@ -178,7 +174,7 @@ def _evaluate_part(
     with closing(trace):
         with trace.root(request.system.model_name) as scope:
             evaluation = _evaluate_once(request, level, resources, callbacks, scope)
-        yield replace(trace.kept(evaluation), group_id=group_id, process=process)
+        yield trace.kept(evaluation)
 
 
 def evaluate_open_system(

@@ -257,31 +257,18 @@ def ingestions(
     if fresh:
         _ = resources.catalog
     group_id = str(uuid.uuid4()) if fresh else None
-    works = [
-        (partial(_ingest_part, request, resources, group_id, number if fresh else None), None)
-        for number in range(1, repeat + 1)
-    ]
-    return in_turn(works, callbacks, fresh=fresh)
+    works = [(partial(_ingest_part, request, resources), None)] * repeat
+    return in_turn(works, callbacks, fresh=fresh, group_id=group_id, numbered=fresh)
 
 
 def _ingest_part(
-    request: IngestionRequest,
-    resources: JobResources,
-    group_id: str | None,
-    process: int | None,
-    callbacks: JobCallbacks,
+    request: IngestionRequest, resources: JobResources, callbacks: JobCallbacks
 ) -> Generator[Evaluation[IngestionMeasurement], None, None]:
     """Yields the evaluation of one repetition."""
-    yield replace(ingest(request, resources, callbacks), group_id=group_id, process=process)
+    yield ingest(request, resources, callbacks)
 
 
 def ingestion_job(request: IngestionRequest, repeat: int = 1) -> Job[Evaluation[IngestionMeasurement]]:
     """Returns the job of a request; see ``ingestions``."""
     opening = "" if repeat > 1 else "opening the dataset"
-    return Job(partial(_ingestions, request, repeat), request.system.model_name, opening)
-
-
-def _ingestions(
-    request: IngestionRequest, repeat: int, resources: JobResources, callbacks: JobCallbacks
-) -> Generator[Evaluation[IngestionMeasurement], None, None]:
-    return ingestions(request, resources, callbacks, repeat)
+    return Job(partial(ingestions, request, repeat=repeat), request.system.model_name, opening)

@@ -164,7 +164,7 @@ def train(
         with trace.root(request.system.model_name) as scope:
             evaluation, unsaved = _train_once(request, resources, rank, callbacks, scope)
         if evaluation is not None:
-            yield replace(trace.kept(evaluation), group_id=group_id)
+            yield trace.kept(evaluation)
         if unsaved is not None:  # after the evaluation, which is not lost with the weights
             raise unsaved
 
@@ -414,11 +414,9 @@ def trainings(
             )
         _ = resources.catalog  # says here, once, which manifests are left out
     group_id = str(uuid.uuid4()) if repeat > 1 else None
-    works = [
-        (partial(_train_part, request, ranks, resources, group_id, number if repeat > 1 else None), None)
-        for number in range(1, repeat + 1)
-    ]
-    return in_turn(works, callbacks, fresh=repeat > 1 and (ranks.num_ranks or 1) == 1)
+    works = [(partial(_train_part, request, ranks, resources, group_id), None)] * repeat
+    fresh = repeat > 1 and (ranks.num_ranks or 1) == 1
+    return in_turn(works, callbacks, fresh=fresh, group_id=group_id, numbered=repeat > 1)
 
 
 def _train_part(
@@ -426,27 +424,13 @@ def _train_part(
     ranks: RankRequest,
     resources: JobResources,
     group_id: str | None,
-    process: int | None,
     callbacks: JobCallbacks,
 ) -> Generator[Evaluation[TrainingMeasurement], None, None]:
     """Yields the evaluation of one repetition, trained by all ranks of this host."""
-    work = partial(_train_rank, request, resources, group_id)
+    work = partial(train, request, resources, group_id=group_id)
     framework = resources.registry.find(resources.find_model(request.system).framework.name)
     companions = find_companions(framework, request.options.communication)
-    with closing(run_ranks(work, ranks, callbacks, os.environ, companions)) as evaluations:
-        for evaluation in evaluations:
-            yield replace(evaluation, process=process)
-
-
-def _train_rank(
-    request: TrainingRequest,
-    resources: JobResources,
-    group_id: str | None,
-    rank: Rank,
-    callbacks: JobCallbacks,
-) -> Iterator[Evaluation[TrainingMeasurement]]:
-    """Trains as one rank. This is a module-level function so that it can be pickled for another process."""
-    return train(request, resources, rank, callbacks, group_id)
+    yield from run_ranks(work, ranks, callbacks, os.environ, companions)
 
 
 def training_job(
@@ -455,14 +439,4 @@ def training_job(
     """Returns the job of a request; see ``trainings``."""
     name = request.system.model_name
     opening = "" if repeat > 1 else f"opening {name}"  # fresh processes draw bars of their own
-    return Job(partial(_trainings, request, ranks, repeat), name, opening, "stopping after this step")
-
-
-def _trainings(
-    request: TrainingRequest,
-    ranks: RankRequest,
-    repeat: int,
-    resources: JobResources,
-    callbacks: JobCallbacks,
-) -> Generator[Evaluation[TrainingMeasurement], None, None]:
-    return trainings(request, ranks, resources, callbacks, repeat)
+    return Job(partial(trainings, request, ranks, repeat=repeat), name, opening, "stopping after this step")
