@@ -216,8 +216,7 @@ def _evaluate_once(
             dataset = choice.open_for(system.description.manifest, catalog, cache)
             opened.enter_context(closing(dataset))
         options = request.options_at(level)
-        kept = request.keep_most if request.keep_predictions else 0
-        return _run(system, dataset, options, callbacks, kept, level, scope)
+        return _run(system, dataset, options, callbacks, request.keep_most, level, scope)
 
 
 def _run(
@@ -241,10 +240,8 @@ def _run(
             system,
             dataset,
             options,
-            keep_predictions=keep_most != 0,
             keep_most=keep_most,
-            on_progress=callbacks.on_progress,
-            stop_requested=callbacks.stop_requested,
+            callbacks=callbacks,
             trace_level=level,
             trace=scope,
             on_measure=watch.begin,
