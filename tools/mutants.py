@@ -93,8 +93,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the warm-up is measured",
         "evaluators/kinds/batches/run.py",
-        "self._started_ns = self._ended_ns = self._clock()",
-        "self._ended_ns = self._clock()",
+        "self._started_ns = self._ended_ns = self.clock()",
+        "self._ended_ns = self.clock()",
         ("tests/unit/evaluators/test_dataset_run.py",),
     ),
     Mutant(
@@ -199,8 +199,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what was loaded before the clock started counts",
         "evaluators/kinds/ingestion/job.py",
-        "if not self._loader.hold(self._total):",
-        "if self._loader.hold(self._total):",
+        "if not self.loader.hold(self._total):",
+        "if self.loader.hold(self._total):",
         ("tests/unit/evaluators/loading/test_ingestion_run.py",),
     ),
     Mutant(

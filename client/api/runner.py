@@ -21,19 +21,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from typing_extensions import Self
 
-from inferometer.agent.artifacts.files import ArtifactCache, with_labels
+from inferometer.agent.architectures.sources import Architectures
+from inferometer.agent.artifacts.files import ArtifactCache
 from inferometer.agent.artifacts.web import fetch_image
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.results import SystemDescription
-from inferometer.agent.inference.session import (
-    Session,
-    check_model,
-    describe_unloaded,
-    open_session,
-    select_model,
-)
+from inferometer.agent.inference.session import Session, check_model, open_session, select_model
 from inferometer.agent.tracing.recorder import TraceScope
-from inferometer.agent.training.trainer import CompanionsOf, Trainer, TrainerOptions
 from inferometer.client.api.invocation import Invocation
 from inferometer.client.api.progress import RunningFile, display_of
 from inferometer.client.remote.address import is_kserve
@@ -125,6 +118,11 @@ class Systems:
         return self._invocation.registry
 
     @property
+    def architectures(self) -> Architectures:
+        """Returns the architectures that manifests of code-defined models can name."""
+        return self._invocation.architectures
+
+    @property
     def data_directory(self) -> Path:
         """Returns the folder of the program's data."""
         return self._invocation.data_directory
@@ -150,59 +148,6 @@ class Systems:
 
     def find_model(self, request: SystemRequest) -> ModelManifest:
         """Returns the manifest of the model that a request names; see ``JobResources``."""
-        return with_labels(self._select(request), needed=False)
-
-    def check_system(self, request: SystemRequest) -> ModelManifest | None:
-        """Checks the framework and the device of a model that runs in this process; see ``JobResources``."""
-        if request.agents:
-            return None
-        given, session = request.given, request.session
-        manifest = self._select(request) if given is None else given.manifest
-        if session.device.is_gpu or session.precision is not None:  # otherwise it can wait for its import
-            in_memory = given is not None and given.in_memory is not None
-            check_model(manifest, session, self._invocation.registry, in_memory=in_memory)
-        return manifest
-
-    def check_trainer(self, manifest: ModelManifest, options: TrainerOptions) -> None:
-        """Checks the framework, the options and the devices of a training; see ``JobResources``."""
-        from inferometer.agent.training.trainer import check_trainer
-
-        check_trainer(manifest, options, self._invocation.registry)
-
-    def describe(
-        self, request: SystemRequest, *, preprocess_threads: int, overlap: bool
-    ) -> SystemDescription:
-        """Describes a model without loading it; see ``JobResources``."""
-        return describe_unloaded(
-            self._select(request),
-            self._invocation.registry,
-            preprocess_threads=preprocess_threads,
-            overlap=overlap,
-        )
-
-    def open_trainer(
-        self, manifest: ModelManifest, options: TrainerOptions
-    ) -> tuple[Trainer, SystemDescription]:
-        """Opens a model to train it; see ``JobResources``."""
-        from inferometer.agent.training.trainer import open_trainer
-
-        invocation = self._invocation
-        return open_trainer(
-            manifest,
-            options,
-            invocation.registry,
-            architectures=invocation.architectures,
-            cache=invocation.cache,
-        )
-
-    def companions(self, request: SystemRequest, communication: str) -> CompanionsOf | None:
-        """Returns a function that lists the companion processes of a model's ranks; see ``JobResources``."""
-        from inferometer.agent.training.trainer import find_companions
-
-        entry = self._invocation.registry.find(self._select(request).framework.name)
-        return find_companions(entry, communication)
-
-    def _select(self, request: SystemRequest) -> ModelManifest:
         invocation = self._invocation
         return select_model(
             invocation.catalog,
@@ -212,6 +157,17 @@ class Systems:
             request.framework_name or invocation.configuration.framework,
             request.session.weights,
         )
+
+    def check_system(self, request: SystemRequest) -> ModelManifest | None:
+        """Checks the framework and the device of a model that runs in this process; see ``JobResources``."""
+        if request.agents:
+            return None
+        given, session = request.given, request.session
+        manifest = self.find_model(request) if given is None else given.manifest
+        if session.device.is_gpu or session.precision is not None:  # otherwise it can wait for its import
+            in_memory = given is not None and given.in_memory is not None
+            check_model(manifest, session, self._invocation.registry, in_memory=in_memory)
+        return manifest
 
     def _open_one(
         self, request: SystemRequest, notify: Notify, trace: TraceScope | None
@@ -224,7 +180,7 @@ class Systems:
 
     def _open_here(self, request: SystemRequest, trace: TraceScope | None) -> Session:
         invocation, given = self._invocation, request.given
-        manifest = self._select(request) if given is None else given.manifest
+        manifest = self.find_model(request) if given is None else given.manifest
         return open_session(
             manifest,
             request.session,

@@ -196,8 +196,7 @@ def _evaluate(given: dict[str, Any], *, show_inputs: bool) -> NoReturn:
     most = None if show_inputs or (predictions and publish) else pictures.most if pictures else 0
     if predictions:
         choice.batches["feature_limit"] = 0
-    kept = {"keep_predictions": most != 0, "keep_most": most}
-    requests = [choice.request(invocation, system, dataset, size, **kept) for size in sizes]
+    requests = [choice.request(invocation, system, dataset, size, keep_most=most) for size in sizes]
     gathered = {"publish": publish, "predictions": predictions, "require_stable": given["require_stable"]}
     if len(requests) > 1:
         code = run_sweep(invocation, requests, **gathered)

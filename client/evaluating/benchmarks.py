@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from inferometer.agent.artifacts.files import with_labels
 from inferometer.agent.hardware.environment import CPU, Device, DeviceKind, Weights
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.tracing.recorder import TraceLevel
@@ -26,7 +27,6 @@ from inferometer.evaluators.kinds.batches.request import BatchOptions, Evaluatio
 from inferometer.evaluators.kinds.registry import kind_of
 from inferometer.evaluators.kinds.training.request import RankRequest, TrainingData, TrainingRequest
 from inferometer.manifests.errors import ConfigurationError
-from inferometer.manifests.schema import ModelManifest
 
 _NS_PER_MS = 1_000_000
 
@@ -157,9 +157,9 @@ def read_system(values: Values, invocation: Invocation) -> BenchSystem:
             cudnn_benchmark=values["cudnn_benchmark"],
         ),
     )
-    manifest = Systems(invocation).find_model(request)
+    manifest = with_labels(Systems(invocation).find_model(request), needed=False)
     framework = manifest.framework.name
-    _check_model_options(values["model_opts"], manifest)
+    _check_model_options(values["model_opts"], manifest.name, len(manifest.output.parameters.labels))
     notes = tuple(_without_effect(values, framework.casefold(), devices))
     return BenchSystem(request, framework.casefold(), devices, notes)
 
@@ -252,13 +252,12 @@ def _without_effect(values: Values, framework: str, devices: tuple[Device, ...])
         yield f"data {values['data']} stays in the memory of the device, which is the CPU's"
 
 
-def _check_model_options(given: Mapping[str, Any], manifest: ModelManifest) -> None:
+def _check_model_options(given: Mapping[str, Any], model: str, classes: int) -> None:
     """Accepts only the model's own number of classes; the built-in networks have no other options."""
-    classes = len(manifest.output.parameters.labels)
     for name, value in given.items():
         if name == "num_classes" and classes and value == classes:
             continue
-        has = f"; {manifest.name} has {classes} classes" if name == "num_classes" and classes else ""
+        has = f"; {model} has {classes} classes" if name == "num_classes" and classes else ""
         raise ConfigurationError(
             f"model_opts: {name} cannot be set to {value!r}, as the networks of DLBS's ids are fixed{has}; "
             "write an architecture of your own in code instead"

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from inferometer.agent.architectures.sources import Architectures
 from inferometer.agent.artifacts.files import ArtifactCache
 from inferometer.agent.inference.given_models import GivenModel
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.tracing.recorder import TraceLevel, TraceScope
-from inferometer.agent.training.trainer import CompanionsOf, Trainer, TrainerOptions
 from inferometer.evaluators.datasets.opening import DatasetChoice as DatasetChoice
 from inferometer.evaluators.evaluation import Evaluation, SystemUnderTest, TensorSystem
 from inferometer.evaluators.evaluation import Progress as Progress
@@ -151,6 +151,11 @@ class JobResources(Protocol):
         ...
 
     @property
+    def architectures(self) -> Architectures:
+        """The architectures that manifests of code-defined models can name."""
+        ...
+
+    @property
     def data_directory(self) -> Path:
         """The folder in which LoadGen's logs and unpublished evaluations are stored."""
         ...
@@ -172,7 +177,7 @@ class JobResources(Protocol):
         ...
 
     def find_model(self, request: SystemRequest) -> ModelManifest:
-        """Returns the manifest of the requested model, with the labels that are available on this machine.
+        """Returns the manifest of the requested model as it is, without the labels of a ``features_url``.
 
         Raises:
             InferometerError: There is no such manifest, or no installed framework runs the model.
@@ -188,47 +193,6 @@ class JobResources(Protocol):
 
         Raises:
             InferometerError: The model cannot run here as requested.
-        """
-        ...
-
-    def check_trainer(self, manifest: ModelManifest, options: TrainerOptions) -> None:
-        """Checks what a training run needs besides the data and the model's files, such as its devices.
-
-        Raises:
-            InferometerError: The model cannot be trained here.
-        """
-        ...
-
-    def describe(
-        self, request: SystemRequest, *, preprocess_threads: int, overlap: bool
-    ) -> SystemDescription:
-        """Describes the requested model and this machine, without loading anything.
-
-        Args:
-            request: The model.
-            preprocess_threads: How many workers read and preprocess its inputs.
-            overlap: Whether the workers run ahead of the model.
-
-        Raises:
-            InferometerError: There is no such model, or it is not supported.
-        """
-        ...
-
-    def open_trainer(
-        self, manifest: ModelManifest, options: TrainerOptions
-    ) -> tuple[Trainer, SystemDescription]:
-        """Opens a model in this process for training; the caller closes the trainer.
-
-        Raises:
-            InferometerError: The model cannot be trained here.
-        """
-        ...
-
-    def companions(self, request: SystemRequest, communication: str) -> CompanionsOf | None:
-        """Returns the factory of the companion processes that a model's ranks need; None if they need none.
-
-        Raises:
-            InferometerError: There is no such model, or its framework does not support the communication.
         """
         ...
 

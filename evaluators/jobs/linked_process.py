@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -385,7 +385,12 @@ def in_fresh_process(
 
 
 def in_turn(
-    works: Sequence[tuple[Work[M], TraceLevel | None]], callbacks: JobCallbacks, *, fresh: bool
+    works: Sequence[tuple[Work[M], TraceLevel | None]],
+    callbacks: JobCallbacks,
+    *,
+    fresh: bool,
+    group_id: str | None,
+    numbered: bool,
 ) -> Generator[Evaluation[M], None, None]:
     """Runs the works one after the other, and yields each evaluation as soon as it is complete.
 
@@ -396,6 +401,8 @@ def in_turn(
             levels for ``JobPart``.
         callbacks: Called in this thread.
         fresh: Whether each function runs in a fresh process.
+        group_id: The group id of the evaluations; None for a single one that belongs to no group.
+        numbered: Whether each evaluation has the number of its function, from 1, as its ``process``.
 
     Raises:
         EvaluationInterrupted: A stop was requested between two evaluations.
@@ -408,7 +415,7 @@ def in_turn(
             for evaluation in evaluations:
                 status = evaluation.status
                 stopped = callbacks.stop_requested()  # in the last batch, which leaves nothing to interrupt
-                yield evaluation
+                yield replace(evaluation, group_id=group_id, process=number if numbered else None)
         if status is Status.INTERRUPTED:
             return
         if stopped and number < len(works):

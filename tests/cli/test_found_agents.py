@@ -72,7 +72,7 @@ def test_three_agents_evaluate_together_and_one_is_killed(agent, monkeypatch):
         stack.enter_context(closing(dataset))
         processes = dict(stack.enter_context(served()) for _ in range(3))
         with closing(open_one(next(iter(processes)))) as system:
-            alone = DatasetRun(system, dataset, options, keep_predictions=True).run()
+            alone = DatasetRun(system, dataset, options, keep_most=None).run()
         answered, said = [], []
 
         answer = BatchQueue.answer
@@ -87,7 +87,7 @@ def test_three_agents_evaluate_together_and_one_is_killed(agent, monkeypatch):
         monkeypatch.setattr(BatchQueue, "answer", kill_the_first_that_answers)
         pool = open_agent_pool(list(processes), open_one, warm_up=True, say=said.append)
         with closing(pool) as system:
-            shared = DatasetRun(system, dataset, options, keep_predictions=True).run()
+            shared = DatasetRun(system, dataset, options, keep_most=None).run()
 
     killed = answered[0]
     assert len(said) == 1

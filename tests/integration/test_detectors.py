@@ -31,7 +31,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 def evaluated(system: SystemUnderTest, dataset: Dataset) -> BatchMeasurement:
     with system:
         options = BatchOptions(batch_size=3, partition_list_size=3)
-        return DatasetRun(system, dataset, options, keep_predictions=True).run().measurement
+        return DatasetRun(system, dataset, options, keep_most=None).run().measurement
 
 
 @pytest.mark.parametrize("served", [False, True], ids=["here", "served"])

@@ -39,7 +39,7 @@ def evaluated(
         system = open_session(manifest, SessionOptions(), Registry())
     with system:
         options = BatchOptions(batch_size, batch_size, warmup_num_file_parts=0)
-        return DatasetRun(system, dataset, options, keep_predictions=True).run().measurement
+        return DatasetRun(system, dataset, options, keep_most=None).run().measurement
 
 
 @pytest.mark.parametrize("served", [False, True], ids=["here", "served"])

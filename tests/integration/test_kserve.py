@@ -88,9 +88,9 @@ def test_accuracy_on_digits_is_that_of_this_process(typed):
         )
         dataset = open_dataset(catalog.find_dataset("digits_validation"))
         with closing(dataset), running(digits) as server:
-            expected = DatasetRun(local, dataset, options, keep_predictions=True).run()
+            expected = DatasetRun(local, dataset, options, keep_most=None).run()
             with open_kserve(server.address, catalog, ModelChoice("DigitsCNN")) as session:
-                found = DatasetRun(session, dataset, options, keep_predictions=True).run()
+                found = DatasetRun(session, dataset, options, keep_most=None).run()
 
     assert found.measurement.accuracy == expected.measurement.accuracy
     assert found.measurement.failures == ()

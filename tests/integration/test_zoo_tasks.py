@@ -49,7 +49,7 @@ def system_of(catalog: Catalog, model: str, framework: str, address: str | None)
 def evaluated(system: SystemUnderTest, dataset: Dataset) -> BatchMeasurement:
     with system:
         options = BatchOptions(batch_size=32, partition_list_size=32, warmup_num_file_parts=0)
-        return DatasetRun(system, dataset, options, keep_predictions=True).run().measurement
+        return DatasetRun(system, dataset, options, keep_most=None).run().measurement
 
 
 @pytest.mark.parametrize("model", LEAST)

@@ -151,11 +151,8 @@ def evaluate(
         group_id = str(uuid.uuid4())
     if fresh:
         _ = resources.catalog  # says here, once, which manifests are left out
-    works = [
-        (partial(_evaluate_part, request, level, group_id, number if fresh else None, resources), level)
-        for number, level in enumerate(levels, start=1)
-    ]
-    yield from in_turn(works, callbacks, fresh=fresh)
+    works = [(partial(_evaluate_part, request, level, group_id, resources), level) for level in levels]
+    yield from in_turn(works, callbacks, fresh=fresh, group_id=group_id, numbered=fresh)
 
 
 def evaluation_job(request: EvaluationRequest) -> Job[Evaluation[BatchMeasurement]]:
@@ -169,7 +166,6 @@ def _evaluate_part(
     request: EvaluationRequest,
     level: TraceLevel,
     group_id: str | None,
-    process: int | None,
     resources: JobResources,
     callbacks: JobCallbacks,
 ) -> Generator[Evaluation[BatchMeasurement], None, None]:
@@ -178,7 +174,7 @@ def _evaluate_part(
     with closing(trace):
         with trace.root(request.system.model_name) as scope:
             evaluation = _evaluate_once(request, level, resources, callbacks, scope)
-        yield replace(trace.kept(evaluation), group_id=group_id, process=process)
+        yield trace.kept(evaluation)
 
 
 def evaluate_open_system(
@@ -220,8 +216,7 @@ def _evaluate_once(
             dataset = choice.open_for(system.description.manifest, catalog, cache)
             opened.enter_context(closing(dataset))
         options = request.options_at(level)
-        kept = request.keep_most if request.keep_predictions else 0
-        return _run(system, dataset, options, callbacks, kept, level, scope)
+        return _run(system, dataset, options, callbacks, request.keep_most, level, scope)
 
 
 def _run(
@@ -245,10 +240,8 @@ def _run(
             system,
             dataset,
             options,
-            keep_predictions=keep_most != 0,
             keep_most=keep_most,
-            on_progress=callbacks.on_progress,
-            stop_requested=callbacks.stop_requested,
+            callbacks=callbacks,
             trace_level=level,
             trace=scope,
             on_measure=watch.begin,

@@ -203,7 +203,6 @@ class EvaluationRequest(ModelRequest):
         measure_enough: Whether to repeat the whole dataset until the interval of p50 reaches
             ``TARGET_CI_PERCENT``, if the options set neither an amount nor a duration. URLs are measured
             once, to spare other people's servers, and so are traces deeper than APPLICATION_TRACE.
-        keep_predictions: Whether the evaluation contains each input's prediction.
         keep_most: The maximum number of predictions to keep, starting at the first input; None means all.
 
     Raises:
@@ -233,8 +232,7 @@ class EvaluationRequest(ModelRequest):
         "on a GPU SYSTEM_LIBRARY_TRACE; --trace_level names another deepest one.",
     )
     measure_enough: bool = True
-    keep_predictions: bool = False
-    keep_most: int | None = None
+    keep_most: int | None = 0
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -8,6 +8,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from inferometer.agent.tasks.predictions import Predictions
 from inferometer.agent.tracing.recorder import SpanKind, TraceLevel, TraceScope, traced
 from inferometer.evaluators.datasets.base import Dataset, Sample
 from inferometer.evaluators.evaluation import Evaluation, Status, SystemUnderTest, utc_now
-from inferometer.evaluators.jobs.job import Progress
+from inferometer.evaluators.jobs.job import JobCallbacks, Progress
 from inferometer.evaluators.kinds.batches.measurement import (
     BatchMeasurement,
     BatchTimes,
@@ -41,6 +42,7 @@ MEASURE = "measure"
 _NS_PER_S = 1_000_000_000
 
 
+@dataclass(eq=False)
 class DatasetRun:
     """One run of a system over a dataset.
 
@@ -54,14 +56,13 @@ class DatasetRun:
     those of the first pass, and an input that fails is recorded once. Spans of the repetitions are recorded
     only at a level above APPLICATION_TRACE, because all times are then measured under that tracing.
 
-    Args:
+    Attributes:
         system: The open model.
         dataset: The samples.
         options: The number and size of the batches.
-        keep_predictions: Whether the evaluation contains the predictions of the inputs.
         keep_most: The maximum number of predictions to keep, starting at the first input; None for all.
-        on_progress: Called after every batch.
-        stop_requested: Called after every batch; the run ends as interrupted once it returns True.
+        callbacks: Of these, ``on_progress`` and ``stop_requested`` are called after every batch; the run ends
+            as interrupted once the latter returns True.
         trace_level: The trace level that the evaluation records.
         trace: The scope of the spans of the warm-up and of the measured part; None records none.
         on_measure: Called after the warm-up, before the measured part.
@@ -71,40 +72,27 @@ class DatasetRun:
         DatasetError: The dataset is empty, or contains a class that the model does not know.
     """
 
-    def __init__(
-        self,
-        system: SystemUnderTest,
-        dataset: Dataset,
-        options: BatchOptions,
-        *,
-        keep_predictions: bool = False,
-        keep_most: int | None = None,
-        on_progress: Callable[[Progress], None] = lambda _: None,
-        stop_requested: Callable[[], bool] = lambda: False,
-        trace_level: TraceLevel = TraceLevel.APPLICATION_TRACE,
-        trace: TraceScope | None = None,
-        on_measure: Callable[[], None] = lambda: None,
-        clock: Callable[[], int] = time.perf_counter_ns,
-    ) -> None:
+    system: SystemUnderTest
+    dataset: Dataset
+    options: BatchOptions
+    keep_most: int | None = 0
+    callbacks: JobCallbacks = JobCallbacks()  # noqa: RUF009 - frozen
+    trace_level: TraceLevel = TraceLevel.APPLICATION_TRACE
+    trace: TraceScope | None = None
+    on_measure: Callable[[], None] = lambda: None
+    clock: Callable[[], int] = time.perf_counter_ns
+
+    def __post_init__(self) -> None:
+        dataset, options = self.dataset, self.options
         if not len(dataset):
             raise DatasetError(f"dataset {dataset.identity.name} holds no samples")
-        self._system = system
-        self._dataset = dataset
-        self._options = options
-        self._keep_most = keep_most if keep_predictions else 0
-        self._on_progress = on_progress
-        self._stop_requested = stop_requested
-        self._trace_level = trace_level
-        self._trace = trace
-        self._on_measure = on_measure
-        self._clock = clock
-        self._record = _Record(system)
+        self._record = _Record(self.system)
         self._measured = options.inputs_of(len(dataset))
         warmup = options.warmup_num_file_parts * options.partition_list_size
         self._warmup = min(len(dataset), max(warmup, options.batch_size) if warmup else 0)
         self._done, self._total = 0, self._warmup + self._measured
         self._started_ns = self._ended_ns = self._scored_ns = self._scoring_ns = 0
-        description = system.description
+        description = self.system.description
         self._alone = description.agent == LOCAL_AGENT and not description.overlap
         if self._record.metric is not None:
             for sample in itertools.islice(dataset, self._measured):
@@ -124,28 +112,28 @@ class DatasetRun:
         """
         created_at = utc_now()
         if self._warmup:
-            with traced(self._trace, _span_kind("warm_up", self._options, self._warmup)) as scope:
+            with traced(self.trace, _span_kind("warm_up", self.options, self._warmup)) as scope:
                 for _ in self._results(scope and scope.without_layers(), self._first(self._warmup)):
                     pass
-        self._on_measure()
-        self._started_ns = self._ended_ns = self._clock()
-        with traced(self._trace, _span_kind(MEASURE, self._options, self._measured)) as scope:
+        self.on_measure()
+        self._started_ns = self._ended_ns = self.clock()
+        with traced(self.trace, _span_kind(MEASURE, self.options, self._measured)) as scope:
             for samples, result in self._results(scope, self._first(self._measured)):
                 self._end_batch()
                 self._score(samples, result)
             complete = self._record.inputs == self._measured
-            if complete and self._options.repeats:
-                complete = self._repeat(scope if self._trace_level > TraceLevel.APPLICATION_TRACE else None)
+            if complete and self.options.repeats:
+                complete = self._repeat(scope if self.trace_level > TraceLevel.APPLICATION_TRACE else None)
         if not self._record.sizes:
             raise EvaluationInterrupted("stopped before a batch was measured; nothing was published")
         return Evaluation(
             id=str(uuid.uuid4()),
             created_at=created_at,
             status=Status.of(whole=complete, usable=self._record.is_usable),
-            system=self._system.description,
-            dataset=self._dataset.identity,
+            system=self.system.description,
+            dataset=self.dataset.identity,
             measurement=BatchMeasurement(
-                options=self._options,
+                options=self.options,
                 times=self._record.times(),
                 elapsed_ns=self._elapsed_ns,
                 accuracy=self._record.accuracy,
@@ -153,15 +141,15 @@ class DatasetRun:
                 predictions=tuple(self._record.predictions),
                 task_result=self._record.metric.result() if self._record.metric else None,
             ),
-            trace_level=self._trace_level,
+            trace_level=self.trace_level,
         )
 
     def _first(self, count: int) -> Iterator[Sample]:
-        return itertools.islice(self._dataset, count)
+        return itertools.islice(self.dataset, count)
 
     def _full_batches_again(self) -> Iterator[Sample]:
         """Yields the samples of the full batches again and again."""
-        size = self._options.batch_size
+        size = self.options.batch_size
         while True:
             yield from self._first(self._measured // size * size)
 
@@ -175,30 +163,30 @@ class DatasetRun:
 
     def _score(self, samples: Sequence[Sample], result: BatchResult) -> None:
         """Records a batch of the first pass; its scoring time is excluded if nothing else runs meanwhile."""
-        record, begun_ns = self._record, self._clock()
+        record, begun_ns = self._record, self.clock()
         known = len(record.failures)
-        record.add(samples, result, self._keep_most)
-        if self._options.fail_on_error and len(record.failures) > known:
+        record.add(samples, result, self.keep_most)
+        if self.options.fail_on_error and len(record.failures) > known:
             raise self._failed(record.failures[known])
         if self._alone:
-            self._scoring_ns = self._clock() - begun_ns
+            self._scoring_ns = self.clock() - begun_ns
 
     def _end_batch(self) -> None:
         """Records when a result arrived, and adds the time taken to score the previous batch to the total."""
-        self._ended_ns = self._clock()
+        self._ended_ns = self.clock()
         self._scored_ns += self._scoring_ns
         self._scoring_ns = 0
 
     def _repeat(self, scope: TraceScope | None) -> bool:
         """Repeats the full batches until enough is measured; returns False if stopped first."""
-        plan, record, size = LengthPlan(self._options), self._record, self._options.batch_size
+        plan, record, size = LengthPlan(self.options), self._record, self.options.batch_size
         samples, in_vain = self._full_batches_again(), 0
         while in_vain < max(1, self._measured // size):  # where all batches fail, there is never enough
             before = record.times().full(size)
             batches = plan.more(before, self._elapsed_s)
             if not batches:
                 return True
-            if self._stop_requested():
+            if self.callbacks.stop_requested():
                 return False
             self._total = self._done + batches * size
             with closing(self._results(scope, itertools.islice(samples, batches * size))) as results:
@@ -214,28 +202,28 @@ class DatasetRun:
         self, scope: TraceScope | None, samples: Iterator[Sample]
     ) -> Generator[tuple[Sequence[Sample], BatchResult], None, None]:
         """Runs the samples and yields each batch with its result, in order, until a stop is requested."""
-        if self._stop_requested():
+        if self.callbacks.stop_requested():
             return
         waiting: deque[Sequence[Sample]] = deque()
 
         def batches() -> Iterator[Sequence[Sample]]:
-            while batch := tuple(itertools.islice(samples, self._options.batch_size)):
+            while batch := tuple(itertools.islice(samples, self.options.batch_size)):
                 waiting.append(batch)
                 yield batch
 
-        with closing(_as_generator(self._system.predict_batches(batches(), scope))) as results:
+        with closing(_as_generator(self.system.predict_batches(batches(), scope))) as results:
             for result in results:
                 batch = waiting.popleft()
-                if self._options.fail_on_error and result.failures:
+                if self.options.fail_on_error and result.failures:
                     raise self._failed(result.failures[0])
                 yield batch, result
                 self._done += len(batch)
-                self._on_progress(Progress(self._done, self._total))
-                if self._stop_requested():
+                self.callbacks.on_progress(Progress(self._done, self._total))
+                if self.callbacks.stop_requested():
                     return
 
     def _failed(self, failure: InputFailure) -> EvaluationFailed:
-        warm_up = ", those of the warm-up included," if self._options.warmup_num_file_parts else ""
+        warm_up = ", those of the warm-up included," if self.options.warmup_num_file_parts else ""
         return EvaluationFailed(
             f"input {failure.input_id} failed in {failure.stage.value}: {failure.message}; stopped after "
             f"{self._done} of {self._total} inputs{warm_up} because of fail_on_error; nothing was published"

@@ -7,12 +7,13 @@ import time
 import uuid
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from inferometer.agent.inference.results import InputFailure, SystemDescription
+from inferometer.agent.inference.session import describe_unloaded
 from inferometer.evaluators.conditions.watch import DescribedHere, Watch
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
@@ -28,6 +29,7 @@ from inferometer.evaluators.loading.page_cache import CachedShare, before_readin
 from inferometer.manifests.errors import DatasetError, EvaluationFailed, EvaluationInterrupted
 
 
+@dataclass(eq=False)
 class IngestionRun:
     """One run of a loader, over as many epochs as needed.
 
@@ -35,13 +37,13 @@ class IngestionRun:
     time. Measured batches are begun after the clock has started, and the loader begins none beyond them; a
     loader that cannot be held back begins a new epoch. A sample that fails in several epochs is counted once.
 
-    Args:
+    Attributes:
         loader: The loader.
         batch_size: The number of samples in a full batch.
         length: How long it runs.
         data: How it loads the data.
-        on_progress: Called after every batch, as part of its time.
-        stop_requested: Called after every batch; the run ends as interrupted once it returns True.
+        callbacks: Of these, ``on_progress`` and ``stop_requested`` are called after every batch, as part of
+            its time; the run ends as interrupted once the latter returns True.
         on_measure: Called after the warm-up, before the measured part.
         fail_on_error: Whether the first sample that fails ends the run.
         clock: A monotonic clock in nanoseconds.
@@ -50,29 +52,17 @@ class IngestionRun:
         ConfigurationError: The warm-up would use up all batches.
     """
 
-    def __init__(
-        self,
-        loader: Loader,
-        batch_size: int,
-        length: IngestionLength,
-        data: DataOptions,
-        *,
-        on_progress: Callable[[Progress], None] = lambda _: None,
-        stop_requested: Callable[[], bool] = lambda: False,
-        on_measure: Callable[[], None] = lambda: None,
-        fail_on_error: bool = False,
-        clock: Callable[[], int] = time.perf_counter_ns,
-    ) -> None:
-        self._loader = loader
-        self._batch_size = batch_size
-        self._length = length
-        self._data = data
-        self._on_progress = on_progress
-        self._stop_requested = stop_requested
-        self._on_measure = on_measure
-        self._fail_on_error = fail_on_error
-        self._clock = clock
-        self._total = length.total(loader.batches)
+    loader: Loader
+    batch_size: int
+    length: IngestionLength
+    data: DataOptions
+    callbacks: JobCallbacks = JobCallbacks()  # noqa: RUF009 - frozen
+    on_measure: Callable[[], None] = lambda: None
+    fail_on_error: bool = False
+    clock: Callable[[], int] = time.perf_counter_ns
+
+    def __post_init__(self) -> None:
+        self._total = self.length.total(self.loader.batches)
         self._failures: dict[str, InputFailure] = {}
         self._epochs = 0
 
@@ -88,7 +78,7 @@ class IngestionRun:
             EvaluationFailed: A sample failed and ``fail_on_error`` is set, or a whole epoch failed.
             EvaluationInterrupted: The run was stopped before a batch was measured.
         """
-        created_at, warm_up = utc_now(), self._length.num_warmup_batches
+        created_at, warm_up = utc_now(), self.length.num_warmup_batches
         rows = self._measured_rows(warm_up)
         if not rows:
             raise EvaluationInterrupted("stopped before a batch was measured; nothing was published")
@@ -100,9 +90,9 @@ class IngestionRun:
             system=system,
             dataset=dataset,
             measurement=IngestionMeasurement(
-                batch_size=self._batch_size,
+                batch_size=self.batch_size,
                 num_warmup_batches=warm_up,
-                data=self._data,
+                data=self.data,
                 times=times,
                 elapsed_ns=int(times.whole_ns.sum()),
                 failures=tuple(self._failures.values()),
@@ -115,26 +105,26 @@ class IngestionRun:
         rows: list[tuple[int, int, int, int, int]] = []
         batches = self._batches()
         try:
-            self._loader.hold(warm_up)
+            self.loader.hold(warm_up)
             for number in range(warm_up):
-                if self._stop_requested():
+                if self.callbacks.stop_requested():
                     return rows
                 next(batches)
-                self._on_progress(Progress(number + 1, self._total))
-            if not self._loader.hold(self._total):
+                self.callbacks.on_progress(Progress(number + 1, self._total))
+            if not self.loader.hold(self._total):
                 batches.close()
                 batches = self._batches()
-            self._on_measure()
-            begun_ns = self._clock()
+            self.on_measure()
+            begun_ns = self.clock()
             for number in range(warm_up, self._total):
-                if self._stop_requested():
+                if self.callbacks.stop_requested():
                     break
                 batch = next(batches)
-                ended_ns = self._clock()
+                ended_ns = self.clock()
                 spent_ns = (ended_ns - begun_ns, batch.read_ns, batch.preprocess_ns)
                 rows.append((len(batch.inputs), *spent_ns, batch.read_bytes))
                 begun_ns = ended_ns
-                self._on_progress(Progress(number + 1, self._total))
+                self.callbacks.on_progress(Progress(number + 1, self._total))
         finally:
             batches.close()
         return rows
@@ -144,7 +134,7 @@ class IngestionRun:
         while True:
             loaded = 0
             self._epochs += 1
-            for batch in self._loader.epoch(self._epochs - 1):
+            for batch in self.loader.epoch(self._epochs - 1):
                 self._take_failures(batch)
                 loaded += len(batch.inputs)
                 yield batch
@@ -157,7 +147,7 @@ class IngestionRun:
 
     def _take_failures(self, batch: LoadedBatch) -> None:
         for failure in batch.failures:
-            if self._fail_on_error:
+            if self.fail_on_error:
                 raise EvaluationFailed(
                     f"input {failure.input_id} failed in {failure.stage.value}: {failure.message}; stopped "
                     "because of fail_on_error; nothing was published"
@@ -181,8 +171,11 @@ def ingest(
     """
     callbacks = callbacks or JobCallbacks()
     data = request.data
-    description = resources.describe(
-        request.system, preprocess_threads=data.workers, overlap=data.prefetch > 0
+    description = describe_unloaded(
+        resources.find_model(request.system),
+        resources.registry,
+        preprocess_threads=data.workers,
+        overlap=data.prefetch > 0,
     )
     with ExitStack() as opened:
         dataset = opened.enter_context(closing(data.open(resources.catalog, resources.cache)))
@@ -223,8 +216,7 @@ def _run(
             request.batch_size,
             request.length,
             data,
-            on_progress=callbacks.on_progress,
-            stop_requested=callbacks.stop_requested,
+            callbacks,
             on_measure=watch.begin,
             fail_on_error=request.fail_on_error,
         )
@@ -253,31 +245,18 @@ def ingestions(
     if fresh:
         _ = resources.catalog
     group_id = str(uuid.uuid4()) if fresh else None
-    works = [
-        (partial(_ingest_part, request, resources, group_id, number if fresh else None), None)
-        for number in range(1, repeat + 1)
-    ]
-    return in_turn(works, callbacks, fresh=fresh)
+    works = [(partial(_ingest_part, request, resources), None)] * repeat
+    return in_turn(works, callbacks, fresh=fresh, group_id=group_id, numbered=fresh)
 
 
 def _ingest_part(
-    request: IngestionRequest,
-    resources: JobResources,
-    group_id: str | None,
-    process: int | None,
-    callbacks: JobCallbacks,
+    request: IngestionRequest, resources: JobResources, callbacks: JobCallbacks
 ) -> Generator[Evaluation[IngestionMeasurement], None, None]:
     """Yields the evaluation of one repetition."""
-    yield replace(ingest(request, resources, callbacks), group_id=group_id, process=process)
+    yield ingest(request, resources, callbacks)
 
 
 def ingestion_job(request: IngestionRequest, repeat: int = 1) -> Job[Evaluation[IngestionMeasurement]]:
     """Returns the job of a request; see ``ingestions``."""
     opening = "" if repeat > 1 else "opening the dataset"
-    return Job(partial(_ingestions, request, repeat), request.system.model_name, opening)
-
-
-def _ingestions(
-    request: IngestionRequest, repeat: int, resources: JobResources, callbacks: JobCallbacks
-) -> Generator[Evaluation[IngestionMeasurement], None, None]:
-    return ingestions(request, resources, callbacks, repeat)
+    return Job(partial(ingestions, request, repeat=repeat), request.system.model_name, opening)

@@ -22,7 +22,14 @@ from inferometer.agent.hardware.environment import Device, Precision, PredictorO
 from inferometer.agent.inference.results import InputFailure, SystemDescription
 from inferometer.agent.tracing.recorder import SpanKind, TraceLevel, TraceScope, traced
 from inferometer.agent.training.rank_environment import rank_gpu, rank_threads
-from inferometer.agent.training.trainer import Rank, Trainer, TrainerOptions
+from inferometer.agent.training.trainer import (
+    Rank,
+    Trainer,
+    TrainerOptions,
+    check_trainer,
+    find_companions,
+    open_trainer,
+)
 from inferometer.evaluators.conditions.watch import DescribedHere, Watch
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status
@@ -157,7 +164,7 @@ def train(
         with trace.root(request.system.model_name) as scope:
             evaluation, unsaved = _train_once(request, resources, rank, callbacks, scope)
         if evaluation is not None:
-            yield replace(trace.kept(evaluation), group_id=group_id)
+            yield trace.kept(evaluation)
         if unsaved is not None:  # after the evaluation, which is not lost with the weights
             raise unsaved
 
@@ -194,13 +201,19 @@ def _train_once(
         The evaluation, and the error if the weights could not be saved.
     """
     manifest, options = resources.find_model(request.system), _trainer_options(request, rank)
-    resources.check_trainer(manifest, options)
+    check_trainer(manifest, options, resources.registry)
     random = request.system.session.weights is Weights.RANDOM
     manifest = with_labels(manifest, needed=False, cache=None if random else resources.cache)
     with ExitStack() as opened:
         sources = _open_sources(request, manifest, resources, opened)
         with traced(scope, SpanKind("open", TraceLevel.APPLICATION_TRACE)):
-            trainer, description = resources.open_trainer(manifest, options)
+            trainer, description = open_trainer(
+                manifest,
+                options,
+                resources.registry,
+                architectures=resources.architectures,
+                cache=resources.cache,
+            )
         opened.callback(trainer.close)
         cache = None
         if sources.training is not None:
@@ -351,9 +364,7 @@ def _run(
             options,
             request.data.kept(sources.training.backend if sources.training else SYNTHETIC, sources.cache),
             fail_on_error=request.fail_on_error,
-            on_progress=callbacks.on_progress,
-            stop_requested=callbacks.stop_requested,
-            agreed_stop=callbacks.agreed,
+            callbacks=callbacks,
             on_measure=watch.begin,
             trace_level=request.trace_level,
             trace=scope,
@@ -401,11 +412,9 @@ def trainings(
             )
         _ = resources.catalog  # says here, once, which manifests are left out
     group_id = str(uuid.uuid4()) if repeat > 1 else None
-    works = [
-        (partial(_train_part, request, ranks, resources, group_id, number if repeat > 1 else None), None)
-        for number in range(1, repeat + 1)
-    ]
-    return in_turn(works, callbacks, fresh=repeat > 1 and (ranks.num_ranks or 1) == 1)
+    works = [(partial(_train_part, request, ranks, resources, group_id), None)] * repeat
+    fresh = repeat > 1 and (ranks.num_ranks or 1) == 1
+    return in_turn(works, callbacks, fresh=fresh, group_id=group_id, numbered=repeat > 1)
 
 
 def _train_part(
@@ -413,26 +422,13 @@ def _train_part(
     ranks: RankRequest,
     resources: JobResources,
     group_id: str | None,
-    process: int | None,
     callbacks: JobCallbacks,
 ) -> Generator[Evaluation[TrainingMeasurement], None, None]:
     """Yields the evaluation of one repetition, trained by all ranks of this host."""
-    work = partial(_train_rank, request, resources, group_id)
-    companions = resources.companions(request.system, request.options.communication)
-    with closing(run_ranks(work, ranks, callbacks, os.environ, companions)) as evaluations:
-        for evaluation in evaluations:
-            yield replace(evaluation, process=process)
-
-
-def _train_rank(
-    request: TrainingRequest,
-    resources: JobResources,
-    group_id: str | None,
-    rank: Rank,
-    callbacks: JobCallbacks,
-) -> Iterator[Evaluation[TrainingMeasurement]]:
-    """Trains as one rank. This is a module-level function so that it can be pickled for another process."""
-    return train(request, resources, rank, callbacks, group_id)
+    work = partial(train, request, resources, group_id=group_id)
+    framework = resources.registry.find(resources.find_model(request.system).framework.name)
+    companions = find_companions(framework, request.options.communication)
+    yield from run_ranks(work, ranks, callbacks, os.environ, companions)
 
 
 def training_job(
@@ -441,14 +437,4 @@ def training_job(
     """Returns the job of a request; see ``trainings``."""
     name = request.system.model_name
     opening = "" if repeat > 1 else f"opening {name}"  # fresh processes draw bars of their own
-    return Job(partial(_trainings, request, ranks, repeat), name, opening, "stopping after this step")
-
-
-def _trainings(
-    request: TrainingRequest,
-    ranks: RankRequest,
-    repeat: int,
-    resources: JobResources,
-    callbacks: JobCallbacks,
-) -> Generator[Evaluation[TrainingMeasurement], None, None]:
-    return trainings(request, ranks, resources, callbacks, repeat)
+    return Job(partial(trainings, request, ranks, repeat=repeat), name, opening, "stopping after this step")

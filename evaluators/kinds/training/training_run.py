@@ -30,7 +30,7 @@ from inferometer.agent.tracing.recorder import (
 from inferometer.agent.training.trainer import PlacedBatch, StepParts, Trainer, TrainingBatch
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
-from inferometer.evaluators.jobs.job import Progress
+from inferometer.evaluators.jobs.job import JobCallbacks, Progress
 from inferometer.evaluators.kinds.batches.run import MEASURE
 from inferometer.evaluators.kinds.training.measurement import StepTimes, TrainingMeasurement
 from inferometer.evaluators.kinds.training.request import TrainingOptions
@@ -163,6 +163,7 @@ STOP_EVERY = 10
 _TIMES = ("samples", "wait_ns", "copy_ns", "compute_ns", "whole_ns")
 
 
+@dataclass(eq=False)
 class TrainingRun:
     """One run of a trainer over the epochs of a loader.
 
@@ -176,7 +177,7 @@ class TrainingRun:
     Several ranks run this at once, each on its own samples; rank 0 has the times of all. From MODEL_TRACE on,
     all of them time each step in parts. Time that a profiler takes between steps is not included.
 
-    Args:
+    Attributes:
         trainer: The loaded trainer.
         system: The model and what it runs on.
         loader: The batches of this rank.
@@ -184,9 +185,8 @@ class TrainingRun:
         options: The length of the run, and the training options that the evaluation stores.
         data: How the batches are loaded.
         fail_on_error: Whether the first failed sample stops the run.
-        on_progress: Called after every step.
-        stop_requested: Called after every step; the run ends as interrupted once it returns True.
-        agreed_stop: Whether ``stop_requested`` returns True at the same call on every rank.
+        callbacks: Of these, ``on_progress`` and ``stop_requested`` are called after every step; the run ends
+            as interrupted once the latter returns True. See ``STOP_EVERY`` for ranks without ``agreed``.
         on_measure: Called after the warm-up, before the measured part.
         trace_level: The trace level, which is the same on every rank.
         trace: The scope of the spans of the warm-up and of the measured part; None records none.
@@ -196,41 +196,23 @@ class TrainingRun:
         ConfigurationError: Neither ``num_batches`` nor ``num_epochs`` ends the run, or all steps are warm-up.
     """
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        system: SystemDescription,
-        loader: Loader,
-        dataset: DatasetIdentity,
-        options: TrainingOptions,
-        data: DataOptions,
-        *,
-        fail_on_error: bool = False,
-        on_progress: Callable[[Progress], None] = lambda _: None,
-        stop_requested: Callable[[], bool] = lambda: False,
-        agreed_stop: bool = False,
-        on_measure: Callable[[], None] = lambda: None,
-        trace_level: TraceLevel = TraceLevel.NO_TRACE,
-        trace: TraceScope | None = None,
-        clock: Callable[[], int] = time.perf_counter_ns,
-    ) -> None:
-        self._trainer = trainer
-        self._system = system
-        self._loader = loader
-        self._dataset = dataset
-        self._options = options
-        self._data = data
-        self._fail_on_error = fail_on_error
-        self._on_progress = on_progress
-        self._stop_requested = stop_requested
-        self._agreed_stop = agreed_stop or trainer.options.rank.count == 1
-        self._on_measure = on_measure
-        self._trace_level = trace_level
-        self._trace = trace
-        self._clock = clock
-        self._ranks = trainer.options.rank.count
+    trainer: Trainer
+    system: SystemDescription
+    loader: Loader
+    dataset: DatasetIdentity
+    options: TrainingOptions
+    data: DataOptions
+    fail_on_error: bool = False
+    callbacks: JobCallbacks = JobCallbacks()  # noqa: RUF009 - frozen
+    on_measure: Callable[[], None] = lambda: None
+    trace_level: TraceLevel = TraceLevel.NO_TRACE
+    trace: TraceScope | None = None
+    clock: Callable[[], int] = time.perf_counter_ns
+
+    def __post_init__(self) -> None:
+        self._ranks = self.trainer.options.rank.count
         self._record = _Record()
-        self._total = _steps(options, loader.batches)
+        self._total = _steps(self.options, self.loader.batches)
 
     def run(self) -> Evaluation[TrainingMeasurement] | None:
         """Trains the model.
@@ -246,41 +228,41 @@ class TrainingRun:
             TrainingError: The framework failed.
         """
         created_at, record = utc_now(), self._record
-        warm_up = self._options.num_warmup_batches
+        warm_up = self.options.num_warmup_batches
         going = True
         with closing(self._batches()) as batches, self._open_profiler() as profiler:
             if warm_up:
                 with self._traced("warm_up", warm_up, profiler) as tracing:
                     going = self._run_steps(batches, range(warm_up), tracing)
             if going:
-                self._on_measure()
+                self.on_measure()
                 with self._traced(MEASURE, self._total - warm_up, profiler) as tracing:
                     self._run_steps(batches, range(warm_up, self._total), tracing)
         if not record.steps:
             raise EvaluationInterrupted("stopped before a step was measured; nothing was published")
         measurement = self._measurement()
-        if self._trainer.options.rank.number:
+        if self.trainer.options.rank.number:
             return None
         return Evaluation(
             id=str(uuid.uuid4()),
             created_at=created_at,
             status=Status.INTERRUPTED if record.stopped else Status.COMPLETE,
-            system=self._system,
-            dataset=self._dataset,
+            system=self.system,
+            dataset=self.dataset,
             measurement=measurement,
-            trace_level=self._trace_level,
+            trace_level=self.trace_level,
         )
 
     @contextmanager
     def _open_profiler(self) -> Iterator[Profiler | None]:
         """Opens the steps' profiler, and closes it at the end; yields None if no layers are recorded."""
-        if self._trace is None or not self._trace.recorder.wants(TraceLevel.FRAMEWORK_TRACE):
+        if self.trace is None or not self.trace.recorder.wants(TraceLevel.FRAMEWORK_TRACE):
             yield None
             return
-        profiler = self._trainer.profiler(self._trace.recorder.level)
+        profiler = self.trainer.profiler(self.trace.recorder.level)
         if profiler is None:
-            framework = self._system.manifest.framework.name
-            self._trace.recorder.note(f"no layers: {framework} has no profiler for training")
+            framework = self.system.manifest.framework.name
+            self.trace.recorder.note(f"no layers: {framework} has no profiler for training")
             yield None
             return
         with closing(profiler):
@@ -289,13 +271,13 @@ class TrainingRun:
     @contextmanager
     def _traced(self, name: str, steps: int, profiler: Profiler | None) -> Iterator[StepTracing | None]:
         """Records a span around some steps; the layers of warm-up steps are not kept."""
-        given = {"batch_size": self._options.batch_size, "steps": steps}
+        given = {"batch_size": self.options.batch_size, "steps": steps}
         kind = SpanKind.of(name, TraceLevel.APPLICATION_TRACE, **given)
-        with traced(self._trace, kind) as scope:
+        with traced(self.trace, kind) as scope:
             if scope is None:
                 yield None
                 return
-            manifest = self._system.manifest
+            manifest = self.system.manifest
             named = {"model_name": manifest.name, "model_version": manifest.version}
             tracing = StepTracing(scope if name == MEASURE else scope.without_layers(), profiler, named)
             yield tracing
@@ -305,8 +287,8 @@ class TrainingRun:
         self, batches: Iterator[LoadedBatch | PlacedBatch], numbers: range, tracing: StepTracing | None
     ) -> bool:
         """Runs the steps with these numbers; returns whether it ran all of them."""
-        warm_up = self._options.num_warmup_batches
-        begun_ns = self._clock()
+        warm_up = self.options.num_warmup_batches
+        begun_ns = self.clock()
         for number in numbers:
             if self._stops(number):
                 self._record.stopped = True
@@ -314,24 +296,24 @@ class TrainingRun:
             step = self._step(batches, number - numbers.start, number >= warm_up, tracing)
             if step is None:  # an epoch was shorter than it said, because samples failed
                 return False
-            ended_ns = self._clock()
+            ended_ns = self.clock()
             if number >= warm_up:
                 self._record.steps.append((*step, ended_ns - begun_ns))
             begun_ns = ended_ns
             if tracing is not None:
                 tracing.after_step(*self._record.last)
-                begun_ns = self._clock() if tracing.profiles else ended_ns
-            self._on_progress(Progress(number + 1, self._total))
+                begun_ns = self.clock() if tracing.profiles else ended_ns
+            self.callbacks.on_progress(Progress(number + 1, self._total))
         return True
 
     def _stops(self, number: int) -> bool:
         """Returns whether to stop before a step; all ranks get the same result."""
-        if self._agreed_stop:
-            return self._stop_requested()
+        if self.callbacks.agreed or self._ranks == 1:
+            return self.callbacks.stop_requested()
         if number % STOP_EVERY:
             return False
-        mine = np.array([self._stop_requested()], np.int64)
-        return bool(self._trainer.gather(mine).any())
+        mine = np.array([self.callbacks.stop_requested()], np.int64)
+        return bool(self.trainer.gather(mine).any())
 
     def _step(
         self,
@@ -348,7 +330,7 @@ class TrainingRun:
             measured: Whether the step is measured.
             tracing: The recorder, whose profiler is started; None if there is none.
         """
-        clock, every = self._clock, self._options.parts_every
+        clock, every = self.clock, self.options.parts_every
         if tracing is not None:
             tracing.before_step()
         asked_ns = clock()
@@ -360,7 +342,7 @@ class TrainingRun:
         placed_ns = clock() if isinstance(batch, LoadedBatch) else loaded_ns
         parts = bool(every) and measured and number % every == 0
         begun_ns = clock()
-        result = self._trainer.step(placed, parts=parts or self._trace_level >= TraceLevel.MODEL_TRACE)
+        result = self.trainer.step(placed, parts=parts or self.trace_level >= TraceLevel.MODEL_TRACE)
         ended_ns = clock()
         self._record.losses.append(result.loss)
         if result.parts is not None and measured:
@@ -370,29 +352,29 @@ class TrainingRun:
         return len(placed), loaded_ns - asked_ns, placed_ns - loaded_ns, ended_ns - begun_ns
 
     def _place(self, batch: LoadedBatch) -> PlacedBatch:
-        return self._trainer.place(TrainingBatch(batch.inputs, self._targets(batch)))
+        return self.trainer.place(TrainingBatch(batch.inputs, self._targets(batch)))
 
     def _targets(self, batch: LoadedBatch) -> NDArray[np.int64]:
         """Returns the labels in the loss's form: for CTC, a sequence, even if there is only one label."""
         labels = batch.labels
-        if self._trainer.loss is Loss.CTC and labels.ndim == 1:
-            classes = self._trainer.output_shape[-1]
+        if self.trainer.loss is Loss.CTC and labels.ndim == 1:
+            classes = self.trainer.output_shape[-1]
             return 1 + (labels % (classes - 1))[:, np.newaxis]
         return labels
 
     def _batches(self) -> Generator[LoadedBatch | PlacedBatch, None, None]:
         """Yields the batches of one epoch after another, or repeatedly the one that stays on the device."""
-        if self._data.place == "device":
-            with closing(_generated(self._loader.epoch(0))) as epoch:
+        if self.data.place == "device":
+            with closing(_generated(self.loader.epoch(0))) as epoch:
                 resident = self._place(next(epoch))
-            self._record.epochs = -(-self._total // max(1, self._loader.batches))
+            self._record.epochs = -(-self._total // max(1, self.loader.batches))
             while True:
                 yield resident
         number = 0
-        while self._options.num_epochs is None or number < self._options.num_epochs:
+        while self.options.num_epochs is None or number < self.options.num_epochs:
             self._record.epochs = number + 1
             usable = 0
-            with closing(_generated(self._loader.epoch(number))) as epoch:
+            with closing(_generated(self.loader.epoch(number))) as epoch:
                 for batch in epoch:
                     self._take_failures(batch)
                     if len(batch.inputs):
@@ -404,7 +386,7 @@ class TrainingRun:
 
     def _take_failures(self, batch: LoadedBatch) -> None:
         for failure in batch.failures:
-            if self._fail_on_error:
+            if self.fail_on_error:
                 raise EvaluationFailed(
                     f"input {failure.input_id} failed in {failure.stage.value}: {failure.message}; stopped "
                     f"after {len(self._record.losses)} steps because of fail_on_error; nothing was published"
@@ -412,10 +394,10 @@ class TrainingRun:
             self._record.failures.setdefault(failure.input_id, failure)
         if self._ranks > 1 and not len(batch.inputs):
             raise EvaluationFailed(
-                f"rank {self._trainer.options.rank.number}: every sample of a batch failed, and the other "
+                f"rank {self.trainer.options.rank.number}: every sample of a batch failed, and the other "
                 f"ranks wait for it; the first was {batch.failures[0].input_id}: {batch.failures[0].message}"
                 if batch.failures
-                else f"rank {self._trainer.options.rank.number}: a batch was empty; give a smaller batch_size"
+                else f"rank {self.trainer.options.rank.number}: a batch was empty; give a smaller batch_size"
             )
 
     def _nothing_usable(self, epoch: int) -> EvaluationFailed:
@@ -425,7 +407,7 @@ class TrainingRun:
 
     def _measurement(self) -> TrainingMeasurement:
         """Returns the measurements of all ranks; every rank must call this."""
-        record, gather = self._record, self._trainer.gather
+        record, gather = self._record, self.trainer.gather
         columns = np.asarray(record.steps, np.int64).T
         every = gather(columns)  # (ranks, columns, steps)
         at = np.array(sorted(record.parts), np.int64)
@@ -440,12 +422,12 @@ class TrainingRun:
             update_ns=parts[:, 3],
         )
         return TrainingMeasurement(
-            options=self._options,
-            data=self._data,
+            options=self.options,
+            data=self.data,
             times=times,
             losses=np.ascontiguousarray(losses).view(np.float64),
             elapsed_ns=int(times.whole_ns.sum(axis=1).max()),
-            failures=gathered_failures(self._trainer, tuple(record.failures.values())),
+            failures=gathered_failures(self.trainer, tuple(record.failures.values())),
             epochs=record.epochs,
         )
 

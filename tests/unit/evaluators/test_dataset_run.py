@@ -25,7 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.jobs.job import Progress
+from inferometer.evaluators.jobs.job import JobCallbacks, Progress
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
 from inferometer.evaluators.kinds.batches.run import DatasetRun
 from inferometer.evaluators.tasks.accuracy import Accuracy
@@ -83,7 +83,9 @@ def test_any_division_counts_every_sample_once(
     progress: list[Progress] = []
     system = FakeSystem()
     chosen = options(batch_size, part, num_file_parts=parts, warmup_num_file_parts=warmup)
-    evaluation = DatasetRun(system, Numbered(size), chosen, on_progress=progress.append).run()
+    evaluation = DatasetRun(
+        system, Numbered(size), chosen, callbacks=JobCallbacks(on_progress=progress.append)
+    ).run()
     measured = size if parts == -1 else min(size, part * parts)
     warm = min(size, max(warmup * part, batch_size)) if warmup else 0
     assert evaluation.measurement.times.sizes.sum() == measured
@@ -144,7 +146,9 @@ def test_the_time_after_the_last_batch_does_not_count() -> None:
     def report(progress: Progress) -> None:
         clock.now_ns += 5
 
-    evaluation = DatasetRun(FakeSystem(clock), Numbered(8), options(4), clock=clock, on_progress=report).run()
+    evaluation = DatasetRun(
+        FakeSystem(clock), Numbered(8), options(4), clock=clock, callbacks=JobCallbacks(on_progress=report)
+    ).run()
     assert evaluation.measurement.elapsed_ns == 2 * BATCH_NS + 5
 
 
@@ -176,7 +180,7 @@ def test_without_labels_there_is_no_accuracy() -> None:
 
 
 def test_a_model_that_does_not_classify_has_times_and_no_accuracy() -> None:
-    evaluation = DatasetRun(FakeSystem(kind="raw"), Numbered(5), options(), keep_predictions=True).run()
+    evaluation = DatasetRun(FakeSystem(kind="raw"), Numbered(5), options(), keep_most=None).run()
     assert evaluation.measurement.accuracy is None
     assert evaluation.measurement.predictions == ()
     assert evaluation.measurement.times.sizes.tolist() == [4, 1]
@@ -184,7 +188,7 @@ def test_a_model_that_does_not_classify_has_times_and_no_accuracy() -> None:
 
 def test_predictions_are_kept_when_they_are_asked_for_with_their_labels() -> None:
     system = FakeSystem(bad={"s1"})
-    evaluation = DatasetRun(system, Numbered(6, [*CLASSES, None]), options(4), keep_predictions=True).run()
+    evaluation = DatasetRun(system, Numbered(6, [*CLASSES, None]), options(4), keep_most=None).run()
     assert [(p.input_id, p.expected_label) for p in evaluation.measurement.predictions] == [
         ("s0", "ant"),
         ("s2", "cat"),
@@ -225,9 +229,8 @@ def test_a_stop_keeps_the_batches_that_were_finished() -> None:
         Numbered(20),
         options(4),
         clock=clock,
-        stop_requested=after(2, system),
-        on_progress=progress.append,
-        keep_predictions=True,
+        callbacks=JobCallbacks(on_progress=progress.append, stop_requested=after(2, system)),
+        keep_most=None,
     ).run()
     assert evaluation.status is Status.INTERRUPTED
     assert evaluation.measurement.times.sizes.tolist() == [4, 4]
@@ -241,7 +244,9 @@ def test_a_stop_keeps_the_batches_that_were_finished() -> None:
 
 def test_a_stop_after_the_last_batch_is_none() -> None:
     system = FakeSystem()
-    evaluation = DatasetRun(system, Numbered(8), options(4), stop_requested=after(2, system)).run()
+    evaluation = DatasetRun(
+        system, Numbered(8), options(4), callbacks=JobCallbacks(stop_requested=after(2, system))
+    ).run()
     assert evaluation.status is Status.COMPLETE
 
 
@@ -249,7 +254,10 @@ def test_a_stop_after_the_last_batch_is_none() -> None:
 def test_a_stop_in_the_warm_up_is_an_interrupted_evaluation_without_a_result(batches: int) -> None:
     system = FakeSystem()
     run = DatasetRun(
-        system, Numbered(12), options(4, 12, warmup_num_file_parts=1), stop_requested=after(batches, system)
+        system,
+        Numbered(12),
+        options(4, 12, warmup_num_file_parts=1),
+        callbacks=JobCallbacks(stop_requested=after(batches, system)),
     )
     with pytest.raises(EvaluationInterrupted, match="before a batch was measured"):
         run.run()
@@ -343,7 +351,7 @@ def repeated(
 ) -> tuple[FakeSystem, Evaluation[BatchMeasurement]]:
     """A run over ``size`` samples in batches of 4, each of which takes 1 µs."""
     system = FakeSystem(bad=bad)
-    run = DatasetRun(system, Numbered(size), options(**given), keep_predictions=True, clock=system.clock)
+    run = DatasetRun(system, Numbered(size), options(**given), keep_most=None, clock=system.clock)
     return system, run.run()
 
 
@@ -379,7 +387,13 @@ def test_a_failure_in_a_repetition_is_recorded() -> None:
         if progress.done >= 8:
             system.bad = {"s1"}
 
-    run = DatasetRun(system, Numbered(8), options(min_batches=4), on_progress=spoil, clock=system.clock)
+    run = DatasetRun(
+        system,
+        Numbered(8),
+        options(min_batches=4),
+        callbacks=JobCallbacks(on_progress=spoil),
+        clock=system.clock,
+    )
     measured = run.run().measurement
 
     assert [failure.input_id for failure in measured.failures] == ["s1"]
@@ -411,7 +425,11 @@ def test_a_duration_is_measured_at_the_least() -> None:
 def test_a_stop_in_a_repetition_interrupts() -> None:
     system = FakeSystem()
     run = DatasetRun(
-        system, Numbered(8), options(min_batches=100), stop_requested=after(5, system), clock=system.clock
+        system,
+        Numbered(8),
+        options(min_batches=100),
+        callbacks=JobCallbacks(stop_requested=after(5, system)),
+        clock=system.clock,
     )
     evaluation = run.run()
 

@@ -85,9 +85,7 @@ def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_the_scores_are_those_of_the_metric_and_what_cannot_be_scored_has_failed(clock: Clock) -> None:
     labels = ("good", "bad", None, "unreadable", "good")
-    run = DatasetRun(
-        Summed(clock, bad={"s9"}), Numbered(10, labels), options(4), clock=clock, keep_predictions=True
-    )
+    run = DatasetRun(Summed(clock, bad={"s9"}), Numbered(10, labels), options(4), clock=clock, keep_most=None)
     measured = run.run().measurement
 
     assert measured.task_result is not None

@@ -7,6 +7,7 @@ import signal
 import struct
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,7 +27,7 @@ DEADLINE_S = 60.0
 
 def evaluates(callbacks: JobCallbacks) -> Found:
     callbacks.on_warning(f"from {os.getpid()}")
-    yield DatasetRun(FakeSystem(), Numbered(20), options(), on_progress=callbacks.on_progress).run()
+    yield DatasetRun(FakeSystem(), Numbered(20), options(), callbacks=callbacks).run()
     callbacks.on_warning("later")
 
 
@@ -60,13 +61,8 @@ def waits(callbacks: JobCallbacks) -> Found:
     def stopped() -> bool:
         return callbacks.stop_requested() or time.monotonic() > deadline_s
 
-    yield DatasetRun(
-        FakeSystem(),
-        Numbered(20),
-        options(min_batches=10**9),
-        on_progress=callbacks.on_progress,
-        stop_requested=stopped,
-    ).run()
+    stopping = replace(callbacks, stop_requested=stopped)
+    yield DatasetRun(FakeSystem(), Numbered(20), options(min_batches=10**9), callbacks=stopping).run()
 
 
 def callbacks_of(warnings: list[str], **given: Any) -> JobCallbacks:

@@ -11,8 +11,7 @@ import pytest
 from PIL import Image
 
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.results import SystemDescription
-from inferometer.agent.inference.session import describe_unloaded, select_model
+from inferometer.agent.inference.session import select_model
 from inferometer.evaluators.evaluation import Status
 from inferometer.evaluators.jobs.job import JobCallbacks, JobStart, Progress, SystemRequest
 from inferometer.evaluators.kinds.ingestion.job import ingest
@@ -22,22 +21,20 @@ from inferometer.evaluators.loading import page_cache
 from inferometer.evaluators.loading.page_cache import CachedShare
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, DatasetError, EvaluationInterrupted
+from inferometer.manifests.schema import ModelManifest
 from tests.unit.evaluators.loading.tensor_datasets import Killing
 
 
 class Resources:
-    """Describes models of the program's manifests, and opens none."""
+    """Finds models of the program's manifests, and opens none."""
 
     def __init__(self) -> None:
         self.catalog = Catalog()
         self.cache = None
+        self.registry = Registry()
 
-    def describe(
-        self, request: SystemRequest, *, preprocess_threads: int, overlap: bool
-    ) -> SystemDescription:
-        registry = Registry()
-        manifest = select_model(self.catalog, registry, request.model_name, request.model_version)
-        return describe_unloaded(manifest, registry, preprocess_threads=preprocess_threads, overlap=overlap)
+    def find_model(self, request: SystemRequest) -> ModelManifest:
+        return select_model(self.catalog, self.registry, request.model_name, request.model_version)
 
 
 @pytest.fixture(scope="module")

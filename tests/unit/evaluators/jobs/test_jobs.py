@@ -155,7 +155,7 @@ def test_each_level_of_a_leveled_evaluation_is_yielded_when_it_is_done(resources
 
 def test_repeated_evaluations_are_of_fresh_processes_that_take_turns(resources: Resources) -> None:
     seen = Seen()
-    request = replace(digits(TraceLevel.FRAMEWORK_TRACE, leveled=True, repeat=2), keep_predictions=True)
+    request = replace(digits(TraceLevel.FRAMEWORK_TRACE, leveled=True, repeat=2), keep_most=None)
 
     evaluations = list(evaluate(request, resources, seen.callbacks()))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 from inferometer.agent.inference.results import InputFailure, Stage
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.jobs.job import Progress
+from inferometer.evaluators.jobs.job import JobCallbacks, Progress
 from inferometer.evaluators.kinds.ingestion.job import IngestionRun
 from inferometer.evaluators.kinds.ingestion.measurement import IngestionSummary
 from inferometer.evaluators.kinds.ingestion.request import IngestionLength
@@ -193,7 +193,7 @@ def test_what_the_caller_does_between_batches_is_part_of_them() -> None:
     def work(_: Progress) -> None:
         loader.clock.now_ns += 100 * MS
 
-    measured = run(loader, IngestionLength(3, 0), on_progress=work).measurement
+    measured = run(loader, IngestionLength(3, 0), callbacks=JobCallbacks(on_progress=work)).measurement
 
     assert measured.times.whole_ns.tolist() == [1 * MS, 102 * MS, 103 * MS]
 
@@ -206,7 +206,9 @@ def test_the_warm_up_and_its_end_are_not_measured() -> None:
         assert [each.done for each in seen] == [1, 2]
         loader.clock.now_ns += 1_000 * MS
 
-    measured = run(loader, IngestionLength(2, 2), on_measure=begin, on_progress=seen.append).measurement
+    measured = run(
+        loader, IngestionLength(2, 2), on_measure=begin, callbacks=JobCallbacks(on_progress=seen.append)
+    ).measurement
 
     assert measured.times.whole_ns.tolist() == [3 * MS, 4 * MS]
     assert seen == [Progress(done, 4) for done in (1, 2, 3, 4)]
@@ -235,14 +237,12 @@ def test_a_stopped_run_keeps_what_it_measured(after: int) -> None:
     loader = Timed(Clock(), [4, 4])
     length = IngestionLength(num_batches=4, num_warmup_batches=1)
 
-    def stop() -> Callable[[], bool]:
-        return lambda: loader.loaded >= after
-
+    stopping = JobCallbacks(stop_requested=lambda: loader.loaded >= after)
     if after == 1:
         with pytest.raises(EvaluationInterrupted, match="stopped before a batch was measured"):
-            run(loader, length, stop_requested=stop())
+            run(loader, length, callbacks=stopping)
         return
-    evaluation = run(loader, length, stop_requested=stop())
+    evaluation = run(loader, length, callbacks=stopping)
 
     assert len(evaluation.measurement.times.whole_ns) == after - 1
     assert evaluation.status is (Status.COMPLETE if after == 5 else Status.INTERRUPTED)

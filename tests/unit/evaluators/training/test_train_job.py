@@ -13,7 +13,7 @@ from training_fakes import Clock, FakeTrainer, description, manifest
 from inferometer.agent.training.trainer import Rank
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.jobs.job import JobCallbacks
-from inferometer.evaluators.kinds.training.job import train
+from inferometer.evaluators.kinds.training import job
 from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement
 from inferometer.evaluators.kinds.training.request import TrainingOptions, TrainingRequest
 from inferometer.manifests.errors import OutputError
@@ -32,16 +32,15 @@ def trained(
     trainer: FakeTrainer, path: Path, callbacks: JobCallbacks | None = None
 ) -> Iterator[Evaluation[TrainingMeasurement]]:
     resources: Any = SimpleNamespace(
-        catalog=None,
-        cache=None,
-        find_model=lambda _: manifest(),
-        check_trainer=lambda *_: None,
-        open_trainer=lambda *_: (trainer, description()),
+        catalog=None, cache=None, registry=None, architectures=None, find_model=lambda _: manifest()
     )
     request = TrainingRequest(
         options=TrainingOptions(batch_size=4, num_batches=STEPS, parts_every=0), save_path=path
     )
-    return train(request, resources, Rank(), callbacks)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job, "check_trainer", lambda *_: None)
+        patch.setattr(job, "open_trainer", lambda *_, **__: (trainer, description()))
+        yield from job.train(request, resources, Rank(), callbacks)
 
 
 def test_a_disk_that_is_full_at_the_end_loses_the_weights_and_not_the_evaluation(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from training_fakes import (
 from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceLevel, TraceScope
 from inferometer.agent.training.trainer import Rank
 from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.jobs.job import Progress
+from inferometer.evaluators.jobs.job import JobCallbacks, Progress
 from inferometer.evaluators.kinds.training.measurement import Bound, TrainingMeasurement, TrainingSummary
 from inferometer.evaluators.kinds.training.request import TrainingOptions
 from inferometer.evaluators.kinds.training.training_run import TrainingRun
@@ -62,9 +62,11 @@ class Made:
             IDENTITY,
             options,
             data,
-            on_progress=progress,
+            callbacks=JobCallbacks(
+                on_progress=progress,
+                stop_requested=lambda: stop_after is not None and len(self.trainer.sizes) >= stop_after,
+            ),
             on_measure=lambda: self.measured_from.append(len(self.trainer.sizes)),
-            stop_requested=lambda: stop_after is not None and len(self.trainer.sizes) >= stop_after,
             clock=self.clock,
             **given,
         )
