@@ -53,7 +53,7 @@ _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
 
 
-class BatchesKind(Kind[BatchMeasurement]):
+class BatchesKind(BatchDocuments, Kind[BatchMeasurement]):
     """The evaluation of a model over a dataset."""
 
     name = "batches"
@@ -66,9 +66,6 @@ class BatchesKind(Kind[BatchMeasurement]):
     headlines = ("latency_ms_p50", "latency_ms_p90", "latency_ms_p99", "throughput_inputs_per_s")
 
     has_predictions = True
-
-    def documents(self) -> BatchDocuments:
-        return BatchDocuments()
 
     def failures(self, measurement: BatchMeasurement) -> Sequence[InputFailure]:
         return measurement.failures
