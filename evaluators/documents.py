@@ -1,4 +1,4 @@
-"""Measurements in a database: the interface for a kind's documents, and the form of their values.
+"""The documents of measurements in a database, and the form of their values.
 
 The small values of a measurement are a part of the evaluation's own document; its raw values are documents in
 collections.
@@ -24,14 +24,12 @@ from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, get_type_hints
 from urllib.parse import unquote
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter, ValidationError
-
-from inferometer.evaluators.evaluation import Evaluation, Measurement
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -138,31 +136,6 @@ class Part:
 
     count: int
     documents: Iterable[Document]
-
-
-class MeasurementDocuments(Protocol):
-    """Writes one kind of measurement as documents and reads it back."""
-
-    def write(self, evaluation: Evaluation[Any], save_id: str) -> tuple[Document, Mapping[str, Part]]:
-        """Returns the measurement for the evaluation's own document, and its other parts by collection.
-
-        Args:
-            evaluation: The evaluation to write.
-            save_id: The id of the attempt to save; the first part of a collection has the id ``save_id/0``.
-        """
-        ...
-
-    def read(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> Measurement:
-        """Returns the measurement.
-
-        Args:
-            head: The evaluation's document; ``head["measurement"]`` is what ``write`` returned.
-            parts: The documents, by collection and in order; those that are read on demand may be missing.
-
-        Raises:
-            KeyError, TypeError, ValueError: The documents are damaged.
-        """
-        ...
 
 
 SPANS = "span"

@@ -271,12 +271,30 @@ def serial_percentile_interval(full_ns: NDArray[np.int64], percent: float) -> In
     )
 
 
-def figures_of(full_ns: NDArray[np.int64]) -> dict[str, Any]:
-    """Returns the mean, percentiles and intervals of the times of full batches, by their names in summaries.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeFigures:
+    """The figures of the times of full batches or steps, in nanoseconds; None if there are too few.
 
-    Figures that need more times are None; see ``batches_for_interval``.
+    Attributes:
+        mean_ns: The mean; None if there is no full batch or step.
+        p50_ns: The median; see ``carried_percentile``.
+        p90_ns: The 90th percentile.
+        p99_ns: The 99th percentile.
+        mean_interval_ns: The 95 % interval of the mean; see ``batches_for_interval``.
+        p50_interval_ns: The interval of the median.
     """
-    enough = len(full_ns) >= (batches_for_interval(full_ns) if len(full_ns) else 1)
+
+    mean_ns: float | None
+    p50_ns: float | None
+    p90_ns: float | None
+    p99_ns: float | None
+    mean_interval_ns: Interval | None
+    p50_interval_ns: Interval | None
+
+
+def figures_of(full_ns: NDArray[np.int64], *, intervals: bool = True) -> dict[str, Any]:
+    """Returns the ``TimeFigures`` of full batches by name; without ``intervals``, these are None."""
+    enough = intervals and len(full_ns) >= (batches_for_interval(full_ns) if len(full_ns) else 1)
     return {
         "mean_ns": float(full_ns.mean()) if len(full_ns) else None,
         **{f"p{percent}_ns": carried_percentile(full_ns, percent) for percent in (50, 90, 99)},

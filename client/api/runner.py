@@ -387,15 +387,13 @@ class Runner:
         )
 
 
-def measured(
-    invocation: Invocation, job: Job[Evaluation[M]], *, publish: bool, door: Door | None = None
-) -> Evaluation[M]:
+def measured(invocation: Invocation, job: Job[Evaluation[M]], *, publish: bool) -> Evaluation[M]:
     """Runs a job that has one evaluation, showing only its progress, and returns the evaluation.
 
     Raises:
         InferometerError: See ``Runner.run``.
     """
-    with closing(Runner(invocation, door or Door(), publish=publish).run(job)) as found:
+    with closing(Runner(invocation, Door(), publish=publish).run(job)) as found:
         [evaluation] = found
     return evaluation
 

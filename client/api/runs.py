@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from inferometer.evaluators.intervals import Interval
+    from inferometer.evaluators.intervals import Interval, TimeFigures
     from inferometer.evaluators.kinds.ingestion.measurement import LoadTimes
 
 
@@ -32,7 +32,7 @@ _NS_PER_MS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """The time of a full batch in milliseconds, from ``LatencySummary``; unknown values are None.
+    """The time of a full batch in milliseconds, from ``TimeFigures``; unknown values are None.
 
     Attributes:
         batches: The number of full batches.
@@ -80,16 +80,7 @@ class Run(Result[BatchMeasurement]):
     @cached_property
     def latency(self) -> Latency:
         """The latency of a full batch."""
-        found = self._summary
-        return Latency(
-            batches=found.measured_batches,
-            mean_ms=in_ms(found.mean_ns),
-            p50_ms=in_ms(found.p50_ns),
-            p90_ms=in_ms(found.p90_ns),
-            p99_ms=in_ms(found.p99_ns),
-            interval_ms=_ends_ms(found.p50_interval_ns),
-            mean_interval_ms=_ends_ms(found.mean_interval_ns),
-        )
+        return _latency(self._summary, self._summary.measured_batches)
 
     @property
     def throughput_per_s(self) -> float | None:
@@ -302,7 +293,7 @@ class Ingestion(Result[IngestionMeasurement]):
         return Rows(IngestionReport.columns, IngestionReport().rows([self.evaluation]))
 
 
-def _latency(found: TrainingSummary | IngestionSummary, full: int) -> Latency:
+def _latency(found: TimeFigures, full: int) -> Latency:
     return Latency(
         batches=full,
         mean_ms=in_ms(found.mean_ns),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import click
@@ -358,19 +357,19 @@ def _finish(given: dict[str, Any], phase: str, run: _Run) -> NoReturn:
     from inferometer.client.evaluating.benchmarks import experiment_of, failure_lines, result_lines
 
     dlbs = given["output"].lower() == "dlbs"
-    experiment = experiment_of(given, phase, given["num_gpus"] or len(given["gpus"] or ()))
+    count = given["num_gpus"] or len(given["gpus"] or ())
 
     def show(evaluation: Evaluation) -> None:
         if dlbs:
-            gpus = evaluation.system.device.is_gpu * max(1, experiment.num_gpus)
-            for line in result_lines(replace(experiment, num_gpus=gpus), evaluation):
+            gpus = evaluation.system.device.is_gpu * max(1, count)
+            for line in result_lines(experiment_of(given, phase, gpus), evaluation):
                 click.echo(line)
 
     try:
-        code = run(current_invocation(), given, show)
+        code = run(current_invocation(), dict(given), show)  # a copy, whose values it changes
     except InferometerError as error:
         if dlbs:
-            for line in failure_lines(experiment, one_line(error)):
+            for line in failure_lines(experiment_of(given, phase, count), one_line(error)):
                 click.echo(line)
         raise
     click.get_current_context().exit(code)

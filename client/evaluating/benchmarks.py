@@ -31,56 +31,43 @@ from inferometer.manifests.errors import ConfigurationError
 _NS_PER_MS = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Experiment:
-    """The requested parameters of a benchmark, which the output contains even if the benchmark fails.
+Values = Mapping[str, Any]
+"""The values of a command's options by name."""
 
-    Attributes:
-        model: The name of the model, as the user gave it.
+
+def experiment_of(values: Values, phase: str, gpus: int) -> Mapping[str, Any]:
+    """Returns the parameters of a benchmark by DLBS's keys; the output contains them even if it fails.
+
+    Args:
+        values: The values of the options.
         phase: ``training``, ``inference`` or ``data_ingestion``.
-        replica_batch: Samples per batch and device.
-        num_gpus: The number of GPUs; 0 on a CPU.
-        num_batches: The number of measured batches.
-        num_warmup_batches: The number of warm-up batches, which run first and are not measured.
-        dtype: The precision.
+        gpus: The number of GPUs; 0 on a CPU.
     """
-
-    model: str
-    phase: str
-    replica_batch: int
-    num_gpus: int
-    num_batches: int
-    num_warmup_batches: int
-    dtype: str
-
-    @property
-    def values(self) -> Mapping[str, Any]:
-        """The values, keyed by DLBS's names."""
-        return {
-            "exp.model": self.model,
-            "exp.phase": self.phase,
-            "exp.replica_batch": self.replica_batch,
-            "exp.num_gpus": self.num_gpus,
-            "exp.device_type": "gpu" if self.num_gpus else "cpu",
-            "exp.num_batches": self.num_batches,
-            "exp.num_warmup_batches": self.num_warmup_batches,
-            "exp.dtype": self.dtype,
-        }
+    return {
+        "exp.model": values["model"],
+        "exp.phase": phase,
+        "exp.replica_batch": values["batch_size"],
+        "exp.num_gpus": gpus,
+        "exp.device_type": "gpu" if gpus else "cpu",
+        "exp.num_batches": values["num_batches"] or BENCH_BATCHES,
+        "exp.num_warmup_batches": values["num_warmup_batches"],
+        "exp.dtype": values["dtype"],
+    }
 
 
-def result_lines(experiment: Experiment, evaluation: Evaluation) -> Iterator[str]:
+def result_lines(experiment: Mapping[str, Any], evaluation: Evaluation) -> Iterator[str]:
     """Yields the result lines of a benchmark. Times cover all measured batches and are in milliseconds."""
     system, kind, measured = evaluation.system, kind_of(evaluation), evaluation.measurement
     times_ns, samples = kind.batch_times(measured)
     times_ms, framework = times_ns / _NS_PER_MS, system.manifest.framework.name.casefold()
     yield from _lines(
         {
-            **experiment.values,
+            **experiment,
             "exp.framework": framework,
             "exp.framework_ver": system.framework_version,
             f"{framework}.version": system.framework_version,
             "exp.model_title": system.manifest.name,
-            "exp.effective_batch": kind.effective_batch(measured, experiment.replica_batch),
+            "exp.effective_batch": kind.effective_batch(measured, experiment["exp.replica_batch"]),
             "exp.id": evaluation.id,
             "results.time": float(times_ms.mean()),
             "results.time_std": float(times_ms.std()),
@@ -91,10 +78,10 @@ def result_lines(experiment: Experiment, evaluation: Evaluation) -> Iterator[str
     )
 
 
-def failure_lines(experiment: Experiment, message: str) -> Iterator[str]:
+def failure_lines(experiment: Mapping[str, Any], message: str) -> Iterator[str]:
     """Yields the result lines of a failed benchmark."""
     failure = {"results.status": "failure", "results.status_msg": message}
-    yield from _lines({**experiment.values, **failure})
+    yield from _lines({**experiment, **failure})
 
 
 def _lines(values: Mapping[str, Any]) -> Iterator[str]:
@@ -102,8 +89,6 @@ def _lines(values: Mapping[str, Any]) -> Iterator[str]:
         yield f"__{key}__={json.dumps(value)}"
 
 
-Values = Mapping[str, Any]
-"""The values of a command's options by name."""
 _MOST_GPUS = 1024
 
 
@@ -188,19 +173,6 @@ def read_data(values: Values) -> TrainingData:
     if place and (path is not None or values["dataset_name"]):
         raise ConfigurationError(f"data {values['data']} is synthetic; leave out the dataset")
     return TrainingData.of(values, path, values["dataset_name"], on_device=place in {"device", "gpu"})
-
-
-def experiment_of(values: Values, phase: str, gpus: int) -> Experiment:
-    """Returns the requested parameters under DLBS's names."""
-    return Experiment(
-        model=values["model"],
-        phase=phase,
-        replica_batch=values["batch_size"],
-        num_gpus=gpus,
-        num_batches=values["num_batches"] or BENCH_BATCHES,
-        num_warmup_batches=values["num_warmup_batches"],
-        dtype=values["dtype"],
-    )
 
 
 def _refuse_unsupported(values: Values) -> None:

@@ -1,7 +1,7 @@
 """The interface of a kind of measurement, through which the rest of the program uses it.
 
-It also contains what kinds share: the words of commands that repeat a measurement, and ``PlainDocuments``,
-which stores a measurement whose fields are plain: numbers, strings, sequences of them, and arrays.
+It also contains what kinds share: the words of commands that repeat a measurement, and the storage of a
+measurement whose fields are plain: numbers, strings, sequences of them, and arrays.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from inferometer.agent.hardware.environment import DeviceKind, Precision, Weight
 from inferometer.agent.inference.results import LOCAL_AGENT, SystemDescription
 from inferometer.agent.tracing.recorder import SpanChunk
 from inferometer.evaluators.documents import Document, Part, Stored, checked, restored, storable
-from inferometer.evaluators.evaluation import Evaluation, M, Measurement, Status
+from inferometer.evaluators.evaluation import Evaluation, M, Status
 from inferometer.evaluators.jobs.options import needs_system, options_of, words
 from inferometer.evaluators.jobs.request import DatasetOptions, SystemOptions
 from inferometer.evaluators.reports.base import (
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from inferometer.agent.inference.results import InputFailure
-    from inferometer.evaluators.documents import MeasurementDocuments
     from inferometer.evaluators.drawing.charts import Drawing, Plot
     from inferometer.evaluators.jobs.job import Job
     from inferometer.evaluators.kinds.load.measurement import RateAnswer
@@ -133,31 +132,8 @@ _KEPT = "biuf"
 """The kinds of dtypes that can be stored: booleans, integers and floating point."""
 
 
-class PlainDocuments:
-    """Stores a whole measurement in the evaluation's own document; see ``MeasurementDocuments``.
-
-    Args:
-        kind: The class of the measurement: a dataclass with ``elapsed_ns``, whose arrays have one axis.
-    """
-
-    def __init__(self, kind: type[Any]) -> None:
-        self._kind = kind
-        self._names = [each.name for each in fields(kind) if each.name != "elapsed_ns"]
-
-    def write(self, evaluation: Evaluation[Any], save_id: str) -> tuple[Document, Mapping[str, Part]]:
-        """Returns the document of the measurement.
-
-        Raises:
-            StoreError: An array cannot be stored in this way.
-        """
-        return {name: _written(name, getattr(evaluation.measurement, name)) for name in self._names}, {}
-
-    def read(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> Measurement:
-        """Returns the measurement."""
-        stored = head["measurement"]
-        values = {name: _read(stored[name]) for name in self._names if name in stored}
-        measurement: Measurement = checked(self._kind(**values, elapsed_ns=int(head["elapsed_ns"])))
-        return measurement
+def _plain_fields(measurement: type[Any]) -> list[str]:
+    return [each.name for each in fields(measurement) if each.name != "elapsed_ns"]
 
 
 def _written(name: str, value: Any) -> Any:
@@ -166,7 +142,7 @@ def _written(name: str, value: Any) -> Any:
     if value.ndim != 1 or value.size > _MOST_VALUES or value.dtype.kind not in _KEPT:
         raise StoreError(
             f"{name} is an array of {value.dtype} and shape {value.shape}; plain documents keep one axis "
-            f"of at most {_MOST_VALUES:,} numbers; for other arrays, override Kind.documents"
+            f"of at most {_MOST_VALUES:,} numbers; for other arrays, override to_documents and from_documents"
         )
     return {"dtype": str(value.dtype), "values": storable(value.tolist())}
 
@@ -206,7 +182,7 @@ class Again:
 class Kind(Generic[M]):
     """One kind of measurement; it has no state.
 
-    A new kind defines the class attributes and ``documents``, and overrides whatever else applies to it.
+    A new kind defines the class attributes, and overrides the methods that apply to it.
     """
 
     name: ClassVar[str]
@@ -238,18 +214,45 @@ class Kind(Generic[M]):
     comparer: ClassVar[str | None] = None
     """The function that compares two sides, as ``module:function``; None compares the ``figures``."""
     measurement: ClassVar[type[Any] | None] = None
-    """The class of the measurement, for a kind with plain documents; see ``documents``."""
+    """The class of the measurement, with ``elapsed_ns``; needed unless ``to_documents`` is overridden."""
     request: ClassVar[type[Any] | None] = None
     """The request whose options ``agent measure`` offers; None for a kind with its own command."""
 
-    def documents(self) -> MeasurementDocuments:
-        """Returns the object that writes the measurement to documents and reads it back.
+    def to_documents(self, evaluation: Evaluation[M], save_id: str) -> tuple[Document, Mapping[str, Part]]:
+        """Returns the measurement for the evaluation's own document, and its other parts by collection.
 
         By default, the fields of ``measurement`` are stored in the evaluation's own document.
+
+        Args:
+            evaluation: The evaluation to write.
+            save_id: The id of the attempt to save; the first part of a collection has the id ``save_id/0``.
+
+        Raises:
+            StoreError: An array cannot be stored in this way.
         """
+        measured = evaluation.measurement
+        names = _plain_fields(self._plain_measurement())
+        return {name: _written(name, getattr(measured, name)) for name in names}, {}
+
+    def from_documents(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> M:
+        """Returns the measurement.
+
+        Args:
+            head: The evaluation's document; ``head["measurement"]`` is what ``to_documents`` returned.
+            parts: The documents, by collection and in order; those that are read on demand may be missing.
+
+        Raises:
+            KeyError, TypeError, ValueError: The documents are damaged.
+        """
+        plain, stored = self._plain_measurement(), head["measurement"]
+        values = {name: _read(stored[name]) for name in _plain_fields(plain) if name in stored}
+        measurement: M = checked(plain(**values, elapsed_ns=int(head["elapsed_ns"])))
+        return measurement
+
+    def _plain_measurement(self) -> type[Any]:
         if self.measurement is None:
             raise NotImplementedError(f"kind {self.name} has no documents")
-        return PlainDocuments(self.measurement)
+        return self.measurement
 
     def job(self, request: Any) -> Job[Evaluation[M]]:
         """Returns the job for a ``request``."""

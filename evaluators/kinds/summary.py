@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,13 @@ from inferometer.agent.inference.results import LOCAL_AGENT, InputFailure
 from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.evaluators.datasets.files import printable_name
 from inferometer.evaluators.evaluation import Evaluation, Status, TimedMeasurement
-from inferometer.evaluators.intervals import AUTOCORRELATION_TIMES, Interval, batches_for_interval, mean_reach
+from inferometer.evaluators.intervals import (
+    AUTOCORRELATION_TIMES,
+    Interval,
+    TimeFigures,
+    batches_for_interval,
+    mean_reach,
+)
 from inferometer.evaluators.statistics import carried_percentile, values_for_percentile
 
 
@@ -162,12 +167,17 @@ def ms_text(value_ns: float, interval_ns: Interval | None) -> str:
     return f"{value_ns / _NS_PER_MS:.3f} [{low:.3f}, {high:.3f}]"
 
 
-def figures_text(summary: Any, what: str) -> str:
-    """Returns the mean and percentiles of full batches or steps in milliseconds, or how many they need."""
+def figures_text(summary: TimeFigures, what: str) -> str:
+    """Returns the mean and percentiles of full batches or steps in milliseconds, or how many they need.
+
+    The text is empty if there are none.
+    """
+    if summary.mean_ns is None:
+        return ""
     figures = [f"mean {ms_text(summary.mean_ns, summary.mean_interval_ns)}"]
     for percent in (50, 90, 99):
         value_ns: float | None = getattr(summary, f"p{percent}_ns")
-        interval = summary.p50_interval_ns if percent == 50 else None
+        interval: Interval | None = getattr(summary, f"p{percent}_interval_ns", None)
         needs = f"p{percent} needs {values_for_percentile(percent)} full {what}"
         figures.append(needs if value_ns is None else f"p{percent} {ms_text(value_ns, interval)}")
     return "  ".join(figures)

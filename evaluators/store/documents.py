@@ -195,7 +195,7 @@ def part_collections() -> tuple[str, ...]:
 
 def to_documents(evaluation: Evaluation, save_id: str) -> Documents:
     """Returns the documents of an evaluation; the ids of its parts are made from ``save_id``."""
-    measurement, parts = kind_of(evaluation).documents().write(evaluation, save_id)
+    measurement, parts = kind_of(evaluation).to_documents(evaluation, save_id)
     every = {**parts, SPANS: Part(len(evaluation.spans), span_documents(evaluation.spans))}
     if evaluation.dataset.sample_ids is not None:
         every[SAMPLE_IDS] = _sample_part(evaluation.dataset.sample_ids)
@@ -375,7 +375,7 @@ def _evaluation_document(evaluation: Evaluation) -> Document:
 def _evaluation(head: Stored, parts: Mapping[str, Sequence[Stored]]) -> Evaluation:
     environment, system, trace = (restored(head.get(name)) for name in ("environment", "system", "trace"))
     manifest = ModelManifest.model_validate(restored(head["model"]))
-    measurement: Any = find_kind(head["kind"]).documents().read(head, parts)
+    measurement: Any = find_kind(head["kind"]).from_documents(head, parts)
     described = checked(
         SystemDescription(
             manifest=manifest,

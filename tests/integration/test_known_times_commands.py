@@ -10,6 +10,7 @@ import pytest
 from fake_framework import SCRIPT, SERVED, SIDE
 
 from inferometer.client.cli.main import run
+from inferometer.evaluators.intervals import batches_for_interval
 from inferometer.evaluators.kinds.batches.measurement import LatencySummary
 from inferometer.evaluators.kinds.summary import interval_over
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
@@ -59,7 +60,7 @@ def test_what_is_measured_is_what_the_predictions_took(evaluate, manifest_folder
     assert np.median(evaluation.measurement.full_ns - taken_ns) < 0.1 * MS
     assert summary.p50_ns == pytest.approx(np.median(taken_ns), rel=0.05)
     if summary.mean_interval_ns is None:  # a disturbance by others is a correlation too
-        assert summary.batches_for_interval > BATCHES
+        assert batches_for_interval(evaluation.measurement.full_ns) > BATCHES
         return
     # a measured time begins before the prediction and ends after it: on a quiet machine by more than the
     # half width of an interval of constant times

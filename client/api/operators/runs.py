@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import cached_property
-from typing import overload
 
 from typing_extensions import Unpack
 
@@ -14,7 +13,7 @@ from inferometer.agent.operators.operator import NOTHING, ParameterValue, Preset
 from inferometer.client.api import results
 from inferometer.client.api.arguments import DeclaredOperatorArguments
 from inferometer.client.api.invocation import library_invocation
-from inferometer.client.api.results import Result, Rows, Tabular
+from inferometer.client.api.results import Items, Result, Rows
 from inferometer.client.api.runner import Door, Runner
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs.options import COUNT, check_value
@@ -61,33 +60,21 @@ class OperatorRun(Result[OperatorMeasurement]):
         return (*operator_lines(self.evaluation), ("evaluation", self.id))
 
 
-class OperatorRuns(Tabular, Sequence[OperatorRun]):
+class OperatorRuns(Items[OperatorRun]):
     """The measured operators of several frameworks; displayed as one table, in a notebook with a picture."""
 
     def __init__(self, evaluations: Iterable[Evaluation[OperatorMeasurement]]) -> None:
-        self._runs = tuple(map(OperatorRun, evaluations))
+        self._items = tuple(map(OperatorRun, evaluations))
 
     @property
     def complete(self) -> bool:
         """Whether the benchmark ran to the end; after Ctrl-C, it contains the measurements up to then."""
-        return all(run.complete for run in self._runs)
+        return all(run.complete for run in self._items)
 
     @property
     def peak(self) -> MachinePeak | None:
         """The peak performance of the machine; None if unknown."""
-        return next((run.evaluation.measurement.peak for run in self._runs), None)
-
-    def __len__(self) -> int:
-        return len(self._runs)
-
-    @overload
-    def __getitem__(self, place: int) -> OperatorRun: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[OperatorRun]: ...
-
-    def __getitem__(self, place: int | slice) -> OperatorRun | Sequence[OperatorRun]:
-        return self._runs[place]
+        return next((run.evaluation.measurement.peak for run in self._items), None)
 
     @property
     def _columns(self) -> Sequence[Column]:
@@ -95,10 +82,10 @@ class OperatorRuns(Tabular, Sequence[OperatorRun]):
 
     @cached_property
     def _table(self) -> Sequence[Row]:
-        return tuple(OperatorsReport().rows([run.evaluation for run in self._runs]))
+        return tuple(OperatorsReport().rows([run.evaluation for run in self._items]))
 
     def _repr_html_(self) -> str:
-        pictured = [run.evaluation for run in self._runs]
+        pictured = [run.evaluation for run in self._items]
         return results.with_picture(super()._repr_html_(), OperatorsReport(), pictured)
 
 

@@ -231,9 +231,9 @@ _TIMES = tuple(field.name for field in fields(BatchTimes))
 
 
 class BatchDocuments:
-    """Storage of ``BatchMeasurement`` in documents; see ``MeasurementDocuments``."""
+    """Storage of ``BatchMeasurement`` in documents, for its kind; see ``Kind``."""
 
-    def write(
+    def to_documents(
         self, evaluation: Evaluation[BatchMeasurement], save_id: str
     ) -> tuple[Document, Mapping[str, Part]]:
         """Returns the documents of the measurement."""
@@ -259,7 +259,7 @@ class BatchDocuments:
             "task_result": Part(len(result), result),
         }
 
-    def read(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> BatchMeasurement:
+    def from_documents(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> BatchMeasurement:
         """Returns the measurement, with the predictions if the parts contain them."""
         stored = head["measurement"]
         columns = {name: joined(each[name] for each in parts["performance"]) for name in _TIMES}

@@ -14,6 +14,7 @@ from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.evaluators.datasets.folder import CATEGORY as URLS
 from inferometer.evaluators.drawing.charts import Drawing
 from inferometer.evaluators.evaluation import Evaluation, measures
+from inferometer.evaluators.intervals import batches_for_interval
 from inferometer.evaluators.jobs.options import options_of, words
 from inferometer.evaluators.jobs.request import BatchSystemOptions
 from inferometer.evaluators.kinds.batches.documents import BatchDocuments
@@ -53,7 +54,7 @@ _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
 
 
-class BatchesKind(Kind[BatchMeasurement]):
+class BatchesKind(BatchDocuments, Kind[BatchMeasurement]):
     """The evaluation of a model over a dataset."""
 
     name = "batches"
@@ -66,9 +67,6 @@ class BatchesKind(Kind[BatchMeasurement]):
     headlines = ("latency_ms_p50", "latency_ms_p90", "latency_ms_p99", "throughput_inputs_per_s")
 
     has_predictions = True
-
-    def documents(self) -> BatchDocuments:
-        return BatchDocuments()
 
     def failures(self, measurement: BatchMeasurement) -> Sequence[InputFailure]:
         return measurement.failures
@@ -158,12 +156,12 @@ class BatchesKind(Kind[BatchMeasurement]):
         yield "time of inputs", ", ".join(shares)
 
     def hints(self, timed: Evaluation[BatchMeasurement]) -> Iterator[str]:
-        batches = len(timed.measurement.full_ns)
-        summary = LatencySummary.of(timed.measurement)
+        full_ns = timed.measurement.full_ns
+        batches, for_intervals = len(full_ns), batches_for_interval(full_ns)
         needed = {percent: values_for_percentile(percent) for percent in (50, 90, 99)}
         missing = [f"p{percent} needs {count:,}" for percent, count in needed.items() if count > batches]
-        if summary.mean_interval_ns is None and 0 < batches < summary.batches_for_interval:
-            missing.append(f"the intervals need {summary.batches_for_interval:,}")
+        if 0 < batches < for_intervals:
+            missing.append(f"the intervals need {for_intervals:,}")
         if missing:
             yield f"Full batches: {batches:,}; {', '.join(missing)}."
 

@@ -18,12 +18,13 @@ from inferometer.agent.tasks.predictions import Classifications, Predictions
 from inferometer.evaluators.intervals import (
     AUTOCORRELATION_TIMES,
     Interval,
+    TimeFigures,
     batches_for_interval,
-    mean_interval,
+    figures_of,
     serial_percentile_interval,
 )
 from inferometer.evaluators.kinds.batches.request import BatchOptions
-from inferometer.evaluators.statistics import carried_percentile, percentile, trimmed_mean
+from inferometer.evaluators.statistics import percentile, trimmed_mean
 from inferometer.evaluators.tasks.accuracy import Accuracy
 from inferometer.evaluators.tasks.metric import TaskResult
 
@@ -137,75 +138,49 @@ class BatchMeasurement:
         return int(self.times.sizes.sum())
 
 
-@dataclass(frozen=True, slots=True)
-class LatencySummary:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencySummary(TimeFigures):
     """The latency of one evaluation, in nanoseconds per batch, and its throughput.
 
     The latency of a batch is its predict time: from host memory to host memory, synchronised with the device,
-    without reading, preprocessing and postprocessing. Only full batches count. All latency figures are None
-    if there was no full batch, and a percentile is None if there were too few
-    (``statistics.values_for_percentile``). Intervals are 95 % confidence intervals within the process that
-    ran the model, and None if there were too few batches; see ``intervals.batches_for_interval``.
+    without reading, preprocessing and postprocessing. Only full batches count. Intervals are 95 % confidence
+    intervals within the process that ran the model.
 
     Attributes:
         measured_batches: The number of full batches, over which latency and throughput are computed.
-        mean_ns: The mean.
         trimmed_mean_ns: The mean without the lowest and highest fifth of values; see ``trimmed_mean``.
-        p50_ns: The median; see ``percentile``.
-        p90_ns: The 90th percentile.
-        p99_ns: The 99th percentile.
+        p90_interval_ns: The interval of the 90th percentile.
         throughput_inputs_per_s: The number of inputs in full batches, divided by the sum of their predict
             times; None if there was no full batch.
+        throughput_interval: The interval of the throughput, derived from that of the mean.
         end_to_end_inputs_per_s: The number of predicted inputs, divided by the time from the first batch's
             reading to the last one's postprocessing; None if no input was predicted.
-        mean_interval_ns: The interval of the mean.
-        p50_interval_ns: The interval of the median.
-        p90_interval_ns: The interval of the 90th percentile.
-        throughput_interval: The interval of the throughput, derived from that of the mean.
-        batches_for_interval: The number of full batches needed for an interval, given their autocorrelation.
     """
 
     measured_batches: int
-    mean_ns: float | None
     trimmed_mean_ns: float | None
-    p50_ns: float | None
-    p90_ns: float | None
-    p99_ns: float | None
+    p90_interval_ns: Interval | None
     throughput_inputs_per_s: float | None
+    throughput_interval: Interval | None
     end_to_end_inputs_per_s: float | None
-    mean_interval_ns: Interval | None = None
-    p50_interval_ns: Interval | None = None
-    p90_interval_ns: Interval | None = None
-    throughput_interval: Interval | None = None
-    batches_for_interval: int = 0
 
     @classmethod
     def of(cls, measurement: BatchMeasurement, *, intervals: bool = True) -> LatencySummary:
         """Computes the figures from the raw times; the intervals take half of the computing time."""
         batch_size, full_ns = measurement.batch_size, measurement.full_ns
-        end_to_end = _per_second(measurement.predicted_inputs, measurement.elapsed_ns)
-        if not len(full_ns):
-            return cls(0, None, None, None, None, None, None, end_to_end)
-        needed = batches_for_interval(full_ns) if intervals else 0
-        enough = intervals and len(full_ns) >= needed
-        mean_ns = mean_interval(full_ns) if enough else None
+        figures = figures_of(full_ns, intervals=intervals)
+        mean_ns: Interval | None = figures["mean_interval_ns"]
         per_s: Interval | None = None
         if mean_ns is not None and mean_ns.low > 0:
             per_s = Interval(batch_size * _NS_PER_S / mean_ns.high, batch_size * _NS_PER_S / mean_ns.low)
         return cls(
+            **figures,
             measured_batches=len(full_ns),
-            mean_ns=float(full_ns.mean()),
-            trimmed_mean_ns=trimmed_mean(full_ns),
-            p50_ns=carried_percentile(full_ns, 50),
-            p90_ns=carried_percentile(full_ns, 90),
-            p99_ns=carried_percentile(full_ns, 99),
+            trimmed_mean_ns=trimmed_mean(full_ns) if len(full_ns) else None,
+            p90_interval_ns=None if mean_ns is None else serial_percentile_interval(full_ns, 90),
             throughput_inputs_per_s=_per_second(batch_size * len(full_ns), int(full_ns.sum())),
-            end_to_end_inputs_per_s=end_to_end,
-            mean_interval_ns=mean_ns,
-            p50_interval_ns=serial_percentile_interval(full_ns, 50) if enough else None,
-            p90_interval_ns=serial_percentile_interval(full_ns, 90) if enough else None,
             throughput_interval=per_s,
-            batches_for_interval=needed,
+            end_to_end_inputs_per_s=_per_second(measurement.predicted_inputs, measurement.elapsed_ns),
         )
 
 

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from inferometer.agent.hardware.environment import DeviceKind, Weights
 from inferometer.agent.inference.results import LOCAL_AGENT
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.intervals import AUTOCORRELATION_TIMES, Interval
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, LatencySummary, reached
-from inferometer.evaluators.kinds.summary import ms_text
+from inferometer.evaluators.kinds.summary import figures_text, interval_rows
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,
     EVALUATION_COLUMNS,
@@ -26,7 +25,6 @@ from inferometer.evaluators.reports.base import (
     time_columns,
     time_values,
 )
-from inferometer.evaluators.statistics import values_for_percentile
 from inferometer.evaluators.tasks.metric import METRICS, Score, TaskResult
 
 _NS_PER_US = 1000
@@ -359,35 +357,18 @@ def _latency(latency: LatencySummary, measurement: BatchMeasurement, process: st
         largest = int(measurement.times.sizes.max(initial=0))
         instead = f"; give a batch_size of {largest} or less, which the largest held" if largest else ""
         return f"not known: no batch held {batch_size} inputs{instead}"
-    figures = (
-        f"mean {ms_text(latency.mean_ns, latency.mean_interval_ns)}",
-        _percentile(50, latency.p50_ns, latency.p50_interval_ns),
-        _percentile(90, latency.p90_ns, latency.p90_interval_ns),
-        _percentile(99, latency.p99_ns, None),
-    )
-    known = "  ".join(figures)
     return (
-        f"{known}  ms per batch of {batch_size}, over {latency.measured_batches} full batches "
-        f"within {process}"
+        f"{figures_text(latency, 'batches')}  ms per batch of {batch_size}, "
+        f"over {latency.measured_batches} full batches within {process}"
     )
 
 
-def _percentile(percent: int, value_ns: float | None, interval_ns: Interval | None) -> str:
-    if value_ns is None:
-        return f"p{percent} needs {values_for_percentile(percent)} full batches"
-    return f"p{percent} {ms_text(value_ns, interval_ns)}"
-
-
-def _precision_rows(measurement: BatchMeasurement, latency: LatencySummary) -> tuple[tuple[str, str], ...]:
-    """Returns why there is no interval, or why it is wider than its target."""
-    count, needed = latency.measured_batches, latency.batches_for_interval
-    target = measurement.options.target_ci_percent
-    if 0 < count < needed:
-        why = ": their times are correlated" if needed > AUTOCORRELATION_TIMES else ""
-        return (("", f"no 95 % intervals, which need {needed} full batches{why}"),)
-    if count and target is not None and not reached(measurement.full_ns, target):
-        return (("", f"the interval of p50 is wider than ±{target:g} %; --min_batches measures more"),)
-    return ()
+def _precision_rows(measurement: BatchMeasurement, latency: LatencySummary) -> Iterator[tuple[str, str]]:
+    """Yields why there is no interval, or why it is wider than its target."""
+    full_ns, target = measurement.full_ns, measurement.options.target_ci_percent
+    yield from interval_rows(full_ns, latency.mean_interval_ns, "batches")
+    if latency.mean_interval_ns is not None and target is not None and not reached(full_ns, target):
+        yield "", f"the interval of p50 is wider than ±{target:g} %; --min_batches measures more"
 
 
 def _throughput(latency: LatencySummary) -> str:

@@ -60,47 +60,6 @@ _TIMES = tuple(field.name for field in fields(LoadTimes))
 _NUMBERS = ("batch_size", "num_warmup_batches", "epochs")
 
 
-class IngestionDocuments:
-    """Storage of ``IngestionMeasurement`` in documents; see ``MeasurementDocuments``."""
-
-    def write(
-        self, evaluation: Evaluation[IngestionMeasurement], save_id: str
-    ) -> tuple[Document, Mapping[str, Part]]:
-        """Returns the documents of the measurement."""
-        measured = evaluation.measurement
-        count = len(measured.times.whole_ns)
-        pieces = [slice(at, at + BATCHES_PER_DOCUMENT) for at in range(0, count, BATCHES_PER_DOCUMENT)]
-        times = [{n: getattr(measured.times, n)[piece].tolist() for n in _TIMES} for piece in pieces]
-        failures = failure_documents(measured.failures)
-        document = {
-            **{name: getattr(measured, name) for name in _NUMBERS},
-            "data": storable(measured.data.values),
-            "batch_count": count,
-            "failure_count": len(measured.failures),
-        }
-        return document, {
-            "loaded_batch": Part(len(times), times),
-            "input_failure": Part(len(failures), failures),
-        }
-
-    def read(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> IngestionMeasurement:
-        """Returns the measurement."""
-        stored = head["measurement"]
-        columns = {name: joined(each[name] for each in parts["loaded_batch"]) for name in _TIMES}
-        if {len(column) for column in columns.values()} != {int(stored["batch_count"])}:
-            raise ValueError(f"the times of its {stored['batch_count']} batches are not all present")
-        failures = failures_from_documents(parts["input_failure"])
-        if len(failures) != stored["failure_count"]:
-            raise ValueError(f"{len(failures)} of its {stored['failure_count']} failures are present")
-        return IngestionMeasurement(
-            **{name: int(stored[name]) for name in _NUMBERS},
-            data=checked(DataOptions.of(restored(stored["data"]))),
-            times=LoadTimes(**columns),
-            elapsed_ns=int(head["elapsed_ns"]),
-            failures=failures,
-        )
-
-
 _BYTES_PER_MB = 1_000_000
 
 
@@ -299,8 +258,40 @@ class IngestionKind(Kind[IngestionMeasurement]):
     reports = ("ingestion",)
     headlines = ("samples_per_s", "bytes_per_s", "wait_ms_p50", "cached_before")
 
-    def documents(self) -> IngestionDocuments:
-        return IngestionDocuments()
+    def to_documents(
+        self, evaluation: Evaluation[IngestionMeasurement], save_id: str
+    ) -> tuple[Document, Mapping[str, Part]]:
+        measured = evaluation.measurement
+        count = len(measured.times.whole_ns)
+        pieces = [slice(at, at + BATCHES_PER_DOCUMENT) for at in range(0, count, BATCHES_PER_DOCUMENT)]
+        times = [{n: getattr(measured.times, n)[piece].tolist() for n in _TIMES} for piece in pieces]
+        failures = failure_documents(measured.failures)
+        document = {
+            **{name: getattr(measured, name) for name in _NUMBERS},
+            "data": storable(measured.data.values),
+            "batch_count": count,
+            "failure_count": len(measured.failures),
+        }
+        return document, {
+            "loaded_batch": Part(len(times), times),
+            "input_failure": Part(len(failures), failures),
+        }
+
+    def from_documents(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> IngestionMeasurement:
+        stored = head["measurement"]
+        columns = {name: joined(each[name] for each in parts["loaded_batch"]) for name in _TIMES}
+        if {len(column) for column in columns.values()} != {int(stored["batch_count"])}:
+            raise ValueError(f"the times of its {stored['batch_count']} batches are not all present")
+        failures = failures_from_documents(parts["input_failure"])
+        if len(failures) != stored["failure_count"]:
+            raise ValueError(f"{len(failures)} of its {stored['failure_count']} failures are present")
+        return IngestionMeasurement(
+            **{name: int(stored[name]) for name in _NUMBERS},
+            data=checked(DataOptions.of(restored(stored["data"]))),
+            times=LoadTimes(**columns),
+            elapsed_ns=int(head["elapsed_ns"]),
+            failures=failures,
+        )
 
     def failures(self, measurement: IngestionMeasurement) -> Sequence[InputFailure]:
         return measurement.failures

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.inference.results import InputFailure
-from inferometer.evaluators.intervals import Interval, figures_of, rate_interval
+from inferometer.evaluators.intervals import Interval, TimeFigures, figures_of, rate_interval
 from inferometer.evaluators.loading.options import DataOptions
 
 _NS_PER_S = 1_000_000_000
@@ -75,8 +75,8 @@ class IngestionMeasurement:
         return times_ns
 
 
-@dataclass(frozen=True, slots=True)
-class IngestionSummary:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestionSummary(TimeFigures):
     """The figures of a loader; None if they are not known.
 
     The wait is that of a caller that does nothing but wait for the next batch. Its mean, percentiles and
@@ -84,12 +84,6 @@ class IngestionSummary:
 
     Attributes:
         batches: The number of measured batches.
-        mean_ns: The mean wait.
-        p50_ns: The median wait.
-        p90_ns: The 90th percentile; None if there are too few full batches.
-        p99_ns: The 99th percentile; None if there are too few full batches.
-        mean_interval_ns: The 95 % interval of the mean; None if there are too few full batches.
-        p50_interval_ns: The interval of the median.
         batches_per_s: Batches per second.
         samples_per_s: Samples per second, without those that failed.
         samples_interval: Its 95 % interval, whose relative width is that of the mean's interval.
@@ -103,12 +97,6 @@ class IngestionSummary:
     """
 
     batches: int
-    mean_ns: float | None
-    p50_ns: float | None
-    p90_ns: float | None
-    p99_ns: float | None
-    mean_interval_ns: Interval | None
-    p50_interval_ns: Interval | None
     batches_per_s: float | None
     samples_per_s: float | None
     samples_interval: Interval | None

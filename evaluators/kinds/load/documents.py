@@ -34,9 +34,9 @@ _RUN = tuple(field.name for field in fields(LoadRun) if field.name not in {"quer
 
 
 class LoadDocuments:
-    """Storage of ``LoadMeasurement`` in documents; see ``MeasurementDocuments``."""
+    """Storage of ``LoadMeasurement`` in documents, for its kind; see ``Kind``."""
 
-    def write(
+    def to_documents(
         self, evaluation: Evaluation[LoadMeasurement], save_id: str
     ) -> tuple[Document, Mapping[str, Part]]:
         """Returns the documents of the measurement."""
@@ -48,7 +48,7 @@ class LoadDocuments:
         }
         return document, {"load_query": queries_part([measured.run])}
 
-    def read(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> LoadMeasurement:
+    def from_documents(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> LoadMeasurement:
         """Returns the measurement."""
         stored = head["measurement"]
         return LoadMeasurement(
@@ -154,9 +154,9 @@ def _mlperf_document(result: MlperfResult) -> Document:
 
 
 class RateSearchDocuments:
-    """Storage of ``RateSearchMeasurement`` in documents; see ``MeasurementDocuments``."""
+    """Storage of ``RateSearchMeasurement`` in documents, for its kind; see ``Kind``."""
 
-    def write(
+    def to_documents(
         self, evaluation: Evaluation[RateSearchMeasurement], save_id: str
     ) -> tuple[Document, Mapping[str, Part]]:
         """Returns the documents of the measurement."""
@@ -168,7 +168,7 @@ class RateSearchDocuments:
         }
         return document, {"load_query": queries_part(search.probes)}
 
-    def read(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> RateSearchMeasurement:
+    def from_documents(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> RateSearchMeasurement:
         """Returns the measurement."""
         stored, answer = head["measurement"], restored(head["measurement"]["answer"])
         options = options_of(stored["options"])

@@ -103,7 +103,7 @@ _CHANGES_WITH_TIME = ("ramp", "bursts")
 """The arrival processes whose load depends on the duration."""
 
 
-class LoadKind(Kind[LoadMeasurement]):
+class LoadKind(LoadDocuments, Kind[LoadMeasurement]):
     """The measurement of a model under load."""
 
     name = "load"
@@ -114,9 +114,6 @@ class LoadKind(Kind[LoadMeasurement]):
     headlines = ("latency_ms_p50", "latency_ms_p99", "achieved_qps", "goodput_qps", "late_share")
 
     keeps_interrupted = False
-
-    def documents(self) -> LoadDocuments:
-        return LoadDocuments()
 
     def invalid(self, measurement: LoadMeasurement) -> str:
         return measurement.invalid
@@ -247,7 +244,7 @@ def _sent(options: LoadOptions) -> dict[str, Any]:
     return {"latency_bound_ms": options.latency_bound_ms, **sent, **length}
 
 
-class RateSearchKind(Kind[RateSearchMeasurement]):
+class RateSearchKind(RateSearchDocuments, Kind[RateSearchMeasurement]):
     """The measurement by a search for the highest rate."""
 
     name = "rate_search"
@@ -259,9 +256,6 @@ class RateSearchKind(Kind[RateSearchMeasurement]):
     tabled = (ProbesReport,)
 
     keeps_interrupted = False
-
-    def documents(self) -> RateSearchDocuments:
-        return RateSearchDocuments()
 
     def invalid(self, measurement: RateSearchMeasurement) -> str:
         return invalid_reason(measurement)

@@ -71,36 +71,6 @@ _KNOWN = ("dtype", "cache", "seed", "values", "target_percent", "budget_s", "run
 _PLAIN_FIELDS = tuple(field.name for field in fields(OperatorRow) if field.name not in _APART)
 
 
-class OperatorDocuments:
-    """Storage of ``OperatorMeasurement`` in documents; see ``MeasurementDocuments``."""
-
-    def write(
-        self, evaluation: Evaluation[OperatorMeasurement], save_id: str
-    ) -> tuple[Document, Mapping[str, Part]]:
-        """Returns the documents of the measurement."""
-        measured = evaluation.measurement
-        document = {
-            "options": fields_of(measured.options),
-            "peak": None if measured.peak is None else fields_of(measured.peak),
-            "row_count": len(measured.rows),
-        }
-        return document, {"operator_row": Part(len(measured.rows), map(row_document, measured.rows))}
-
-    def read(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> OperatorMeasurement:
-        """Returns the measurement."""
-        stored = head["measurement"]
-        rows = tuple(map(row_from_document, parts["operator_row"]))
-        if len(rows) != stored["row_count"]:
-            raise ValueError(f"{len(rows)} of its {stored['row_count']} rows are present")
-        options = restored(stored["options"])
-        return OperatorMeasurement(
-            rows=rows,
-            options=checked(OperatorOptions(**options | {"cache": Cache(options["cache"])})),
-            peak=None if stored["peak"] is None else checked(MachinePeak(**restored(stored["peak"]))),
-            elapsed_ns=int(head["elapsed_ns"]),
-        )
-
-
 def row_document(row: OperatorRow) -> Document:
     """Returns a row in the form used in databases and JSON."""
     return {
@@ -378,8 +348,29 @@ class OperatorsKind(Kind[OperatorMeasurement]):
     mixes_frameworks = True
     comparer = "inferometer.evaluators.comparing.operators:compare_operators_of"
 
-    def documents(self) -> OperatorDocuments:
-        return OperatorDocuments()
+    def to_documents(
+        self, evaluation: Evaluation[OperatorMeasurement], save_id: str
+    ) -> tuple[Document, Mapping[str, Part]]:
+        measured = evaluation.measurement
+        document = {
+            "options": fields_of(measured.options),
+            "peak": None if measured.peak is None else fields_of(measured.peak),
+            "row_count": len(measured.rows),
+        }
+        return document, {"operator_row": Part(len(measured.rows), map(row_document, measured.rows))}
+
+    def from_documents(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> OperatorMeasurement:
+        stored = head["measurement"]
+        rows = tuple(map(row_from_document, parts["operator_row"]))
+        if len(rows) != stored["row_count"]:
+            raise ValueError(f"{len(rows)} of its {stored['row_count']} rows are present")
+        options = restored(stored["options"])
+        return OperatorMeasurement(
+            rows=rows,
+            options=checked(OperatorOptions(**options | {"cache": Cache(options["cache"])})),
+            peak=None if stored["peak"] is None else checked(MachinePeak(**restored(stored["peak"]))),
+            elapsed_ns=int(head["elapsed_ns"]),
+        )
 
     def summary(self, evaluation: Evaluation[OperatorMeasurement]) -> Rows:
         return operator_lines(evaluation)

@@ -77,69 +77,6 @@ _TOLD = (
 """The options that a comparison describes in words among its conditions, or that may differ in it."""
 
 
-class TrainingDocuments:
-    """Storage of ``TrainingMeasurement`` in documents; see ``MeasurementDocuments``."""
-
-    def write(
-        self, evaluation: Evaluation[TrainingMeasurement], save_id: str
-    ) -> tuple[Document, Mapping[str, Part]]:
-        """Returns the documents of the measurement."""
-        measured = evaluation.measurement
-        times, ranks = measured.times, len(measured.losses)
-        accuracy = [accuracy_document(measured.accuracy)] if measured.accuracy else []
-        document = {
-            "options": fields_of(measured.options),
-            "data": storable(measured.data.values),
-            "validation": storable(measured.validation),
-            "epochs": measured.epochs,
-            "rank_count": ranks,
-            "step_count": times.whole_ns.shape[1],
-            "part_count": len(times.parts_at),
-            "loss_count": measured.losses.shape[1],
-            "failure_count": len(measured.failures),
-            "model_accuracy_id": f"{save_id}/0" if accuracy else None,
-        }
-        places = np.broadcast_to(times.parts_at, (ranks, len(times.parts_at)))
-        every = {
-            "training_step": _columns({name: getattr(times, name) for name in _STEPS}),
-            "training_part": _columns({"step": places} | {name: getattr(times, name) for name in _PARTS}),
-            "training_loss": _columns({"loss": measured.losses}),
-            "model_accuracy": accuracy,
-            "input_failure": failure_documents(measured.failures),
-        }
-        return document, {name: Part(len(documents), documents) for name, documents in every.items()}
-
-    def read(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> TrainingMeasurement:
-        """Returns the measurement."""
-        stored = head["measurement"]
-        ranks, options = int(stored["rank_count"]), checked(TrainingOptions(**restored(stored["options"])))
-        if ranks != len({each["rank"] for each in parts["training_loss"]}):
-            raise ValueError(f"the losses of its {ranks} ranks are not all present")
-        steps = _rows(parts["training_step"], _STEPS, ranks, stored["step_count"])
-        timed = _rows(parts["training_part"], ("step", *_PARTS), ranks, stored["part_count"])
-        losses = np.array(list(_losses(parts["training_loss"], ranks)), np.float64).reshape(ranks, -1)
-        if losses.shape[1] != stored["loss_count"]:
-            raise ValueError(f"{losses.shape[1]} of its {stored['loss_count']} losses are present")
-        if not 0 <= options.num_warmup_batches <= losses.shape[1] - stored["step_count"]:
-            raise ValueError(f"{losses.shape[1]} losses are too few for its steps")
-        failures = failures_from_documents(parts["input_failure"])
-        if len(failures) != stored["failure_count"]:
-            raise ValueError(f"{len(failures)} of its {stored['failure_count']} failures are present")
-        if (stored["model_accuracy_id"] is None) != (not parts["model_accuracy"]):
-            raise ValueError("its accuracy is missing")
-        return TrainingMeasurement(
-            options=options,
-            data=checked(DataOptions.of(restored(stored["data"]))),
-            times=StepTimes(**steps, parts_at=timed["step"][0], **{name: timed[name] for name in _PARTS}),
-            losses=losses,
-            elapsed_ns=int(head["elapsed_ns"]),
-            failures=failures,
-            accuracy=accuracy_from_documents(parts["model_accuracy"]),
-            validation=str(restored(stored["validation"])),
-            epochs=int(stored["epochs"]),
-        )
-
-
 def _columns(columns: Mapping[str, NDArray[np.generic]]) -> list[Document]:
     """Returns one document for each stretch of each rank; ``columns`` have the shape (ranks, length)."""
     ranks, length = next(iter(columns.values())).shape
@@ -292,8 +229,62 @@ class TrainingKind(Kind[TrainingMeasurement]):
     reports = ("training",)
     headlines = ("step_ms_mean", "step_ms_p50", "throughput_samples_per_s", "bound", "last_loss")
 
-    def documents(self) -> TrainingDocuments:
-        return TrainingDocuments()
+    def to_documents(
+        self, evaluation: Evaluation[TrainingMeasurement], save_id: str
+    ) -> tuple[Document, Mapping[str, Part]]:
+        measured = evaluation.measurement
+        times, ranks = measured.times, len(measured.losses)
+        accuracy = [accuracy_document(measured.accuracy)] if measured.accuracy else []
+        document = {
+            "options": fields_of(measured.options),
+            "data": storable(measured.data.values),
+            "validation": storable(measured.validation),
+            "epochs": measured.epochs,
+            "rank_count": ranks,
+            "step_count": times.whole_ns.shape[1],
+            "part_count": len(times.parts_at),
+            "loss_count": measured.losses.shape[1],
+            "failure_count": len(measured.failures),
+            "model_accuracy_id": f"{save_id}/0" if accuracy else None,
+        }
+        places = np.broadcast_to(times.parts_at, (ranks, len(times.parts_at)))
+        every = {
+            "training_step": _columns({name: getattr(times, name) for name in _STEPS}),
+            "training_part": _columns({"step": places} | {name: getattr(times, name) for name in _PARTS}),
+            "training_loss": _columns({"loss": measured.losses}),
+            "model_accuracy": accuracy,
+            "input_failure": failure_documents(measured.failures),
+        }
+        return document, {name: Part(len(documents), documents) for name, documents in every.items()}
+
+    def from_documents(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> TrainingMeasurement:
+        stored = head["measurement"]
+        ranks, options = int(stored["rank_count"]), checked(TrainingOptions(**restored(stored["options"])))
+        if ranks != len({each["rank"] for each in parts["training_loss"]}):
+            raise ValueError(f"the losses of its {ranks} ranks are not all present")
+        steps = _rows(parts["training_step"], _STEPS, ranks, stored["step_count"])
+        timed = _rows(parts["training_part"], ("step", *_PARTS), ranks, stored["part_count"])
+        losses = np.array(list(_losses(parts["training_loss"], ranks)), np.float64).reshape(ranks, -1)
+        if losses.shape[1] != stored["loss_count"]:
+            raise ValueError(f"{losses.shape[1]} of its {stored['loss_count']} losses are present")
+        if not 0 <= options.num_warmup_batches <= losses.shape[1] - stored["step_count"]:
+            raise ValueError(f"{losses.shape[1]} losses are too few for its steps")
+        failures = failures_from_documents(parts["input_failure"])
+        if len(failures) != stored["failure_count"]:
+            raise ValueError(f"{len(failures)} of its {stored['failure_count']} failures are present")
+        if (stored["model_accuracy_id"] is None) != (not parts["model_accuracy"]):
+            raise ValueError("its accuracy is missing")
+        return TrainingMeasurement(
+            options=options,
+            data=checked(DataOptions.of(restored(stored["data"]))),
+            times=StepTimes(**steps, parts_at=timed["step"][0], **{name: timed[name] for name in _PARTS}),
+            losses=losses,
+            elapsed_ns=int(head["elapsed_ns"]),
+            failures=failures,
+            accuracy=accuracy_from_documents(parts["model_accuracy"]),
+            validation=str(restored(stored["validation"])),
+            epochs=int(stored["epochs"]),
+        )
 
     def failures(self, measurement: TrainingMeasurement) -> Sequence[InputFailure]:
         return measurement.failures

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.inference.results import InputFailure
-from inferometer.evaluators.intervals import Interval, figures_of, rate_interval
+from inferometer.evaluators.intervals import Interval, TimeFigures, figures_of, rate_interval
 from inferometer.evaluators.kinds.training.request import TrainingOptions
 from inferometer.evaluators.loading.options import DataOptions
 from inferometer.evaluators.tasks.accuracy import Accuracy
@@ -132,18 +132,14 @@ _LATE_LOADER = 0.05
 """If waiting for a loader that works ahead takes more than this share of a step, the loader is its bound."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingSummary:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSummary(TimeFigures):
     """The figures of a training run: nanoseconds per step, on the slowest rank; None if there are no steps.
+
+    The mean, the percentiles and their intervals are those of the full steps.
 
     Attributes:
         steps: The number of measured steps.
-        mean_ns: The mean of the full steps.
-        p50_ns: The median of the full steps.
-        p90_ns: The 90th percentile; None if there are too few.
-        p99_ns: The 99th percentile, likewise.
-        mean_interval_ns: The 95 % interval of the mean; None if there are too few full steps.
-        p50_interval_ns: The interval of the median.
         throughput_samples_per_s: All samples divided by the sum of the steps' times on the rank with the
             largest sum.
         throughput_interval: Its 95 % interval, whose relative width is that of the full steps' mean.
@@ -161,12 +157,6 @@ class TrainingSummary:
     """
 
     steps: int
-    mean_ns: float | None
-    p50_ns: float | None
-    p90_ns: float | None
-    p99_ns: float | None
-    mean_interval_ns: Interval | None
-    p50_interval_ns: Interval | None
     throughput_samples_per_s: float | None
     throughput_interval: Interval | None
     wait_ns: float | None

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from inferometer.evaluators.kinds.kind import PlainDocuments
+from inferometer.evaluators.kinds.kind import Kind
 from inferometer.manifests.errors import StoreError
 from tests.contract.store_fixtures import make_evaluation
 
@@ -27,6 +27,11 @@ class Naps:
         return 1
 
 
+class NapKind(Kind[Naps]):
+    name = "naps"
+    measurement = Naps
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -39,10 +44,10 @@ class Naps:
     ids=lambda values: str(values.dtype),
 )
 def test_arrays_of_numbers_come_back(values: np.ndarray) -> None:
-    documents = PlainDocuments(Naps)
-    written, parts = documents.write(make_evaluation(measurement=Naps(values, options={"naps": 2})), "save")
+    kind = NapKind()
+    written, parts = kind.to_documents(make_evaluation(measurement=Naps(values, options={"naps": 2})), "save")
 
-    found = documents.read({"measurement": written, "elapsed_ns": 5}, parts)
+    found = kind.from_documents({"measurement": written, "elapsed_ns": 5}, parts)
 
     assert isinstance(found, Naps)
     assert found.values.dtype == values.dtype
@@ -54,12 +59,12 @@ def test_arrays_of_numbers_come_back(values: np.ndarray) -> None:
     "values", [np.zeros((2, 2)), np.array(["a"]), np.array([None]), np.zeros(1_000_001, np.int8)]
 )
 def test_other_arrays_are_refused_with_what_to_do(values: np.ndarray) -> None:
-    with pytest.raises(StoreError, match=r"values is an array of .* override Kind\.documents"):
-        PlainDocuments(Naps).write(make_evaluation(measurement=Naps(values)), "save")
+    with pytest.raises(StoreError, match=r"values is an array of .* override to_documents and from_"):
+        NapKind().to_documents(make_evaluation(measurement=Naps(values)), "save")
 
 
 def test_a_stored_array_of_objects_is_damaged() -> None:
     stored = {"values": {"dtype": "object", "values": [1]}, "options": {}}
 
     with pytest.raises(ValueError, match="an array of object"):
-        PlainDocuments(Naps).read({"measurement": stored, "elapsed_ns": 5}, {})
+        NapKind().from_documents({"measurement": stored, "elapsed_ns": 5}, {})
