@@ -9,12 +9,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import Any
 
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.predictor import Predictor
+from inferometer.agent.inference.predictor import Predictor, PredictorWatch
 from inferometer.agent.inference.preparation import (
     Clock,
     Gate,
@@ -115,9 +116,9 @@ class Pipeline:
     """Runs batches through the four stages. Thread-safe; one batch is predicted at a time.
 
     ``threads`` threads read and preprocess; with 0, the calling thread does both and nothing is prepared
-    ahead. With ``overlap``, inputs are also prepared while a batch is predicted. ``timeout_s`` is passed to
-    ``Gate`` and ``OneAtATime``. Stage times and span recorders use the same ``clock``. Spans of predictions
-    get the ``attributes``.
+    ahead. With ``overlap``, inputs are also prepared while a batch is predicted. All predictions go through
+    the ``watch``, whose timeout is passed to ``Gate`` and ``OneAtATime``. Stage times and span recorders use
+    the same ``clock``. Spans of predictions get the ``attributes``.
     """
 
     def __init__(
@@ -129,11 +130,13 @@ class Pipeline:
         fetch: Fetch,
         threads: int,
         overlap: bool = False,
-        timeout_s: float | None = None,
+        watch: PredictorWatch | None = None,
         clock: Clock = time.perf_counter_ns,
         attributes: Mapping[str, AttributeValue] = MappingProxyType({}),
     ) -> None:
+        timeout_s = watch.timeout_s if watch else None
         self._predictor = predictor
+        self._predict = partial(watch.predict, predictor) if watch else predictor.predict
         self._preprocessor = preprocessor
         self._postprocessor = postprocessor
         self._clock = clock
@@ -183,7 +186,7 @@ class Pipeline:
             if tracing is not None:
                 return self._traced_predict(batch, tracing)
             started = self._clock()
-            outputs = self._predictor.predict(batch)
+            outputs = self._predict(batch)
             return Inferred(outputs, self._clock() - started)
 
     @property
@@ -441,7 +444,7 @@ class Pipeline:
         tracing.before_predict()
         started = self._clock()
         try:
-            outputs = self._predictor.predict(inputs)
+            outputs = self._predict(inputs)
         except BaseException:
             tracing.after_predict(started, self._clock(), failed=True)
             raise

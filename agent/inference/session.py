@@ -269,8 +269,6 @@ def open_session(
     artifacts = _artifacts(manifest, entry.name, architectures, cache, given, random=random)
     versions = {**registry.versions, **(artifacts.architecture.versions if artifacts.architecture else {})}
     predictor = predictor_type(manifest, artifacts, options.predictor)
-    if watch is not None:
-        predictor = watch.watched(predictor)
     attributes = _span_attributes(manifest, options)
     threads, overlap = _ahead(options)
     try:
@@ -299,7 +297,7 @@ def open_session(
             fetch=fetch,
             threads=threads,
             overlap=overlap,
-            timeout_s=watch.timeout_s if watch else None,
+            watch=watch,
             clock=clock,
             attributes=attributes,
         )
