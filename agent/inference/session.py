@@ -428,10 +428,6 @@ class Session(Closeable):
         with self._sampled(trace), self._pipeline.traced_batch(trace, name, size, requests) as tracing:
             yield tracing
 
-    def checked(self, batch: Tensors) -> Tensors:
-        """Returns a batch in the form that the model requires; see ``Pipeline.checked``."""
-        return self._pipeline.checked(batch)
-
     def predict_tensor(
         self, batch: Tensors | NDArray[Any], trace: TraceScope | None = None, infer: Infer | None = None
     ) -> BatchResult:

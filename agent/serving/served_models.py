@@ -283,8 +283,7 @@ class ServedModels:
 
     A model that several clients request with the same options is loaded once, by ``open_model``, and its
     requests share a queue. At most ``limit`` models are loaded; one that has been idle for ``idle_s`` seconds
-    is unloaded, unless it is kept. ``clock`` is the clock of deadlines, in nanoseconds. ``borrowers`` give up
-    models that they do not use.
+    is unloaded, unless it is kept. ``borrowers`` give up models that they do not use.
     """
 
     def __init__(
@@ -295,17 +294,17 @@ class ServedModels:
         *,
         limit: int = 16,
         idle_s: float = 600.0,
-        clock: Callable[[], int] = time.perf_counter_ns,
         observer: QueueObserver | None = None,
         borrowers: Borrowers | None = None,
     ) -> None:
         self._observer = observer
         self.options = options
-        self.clock = clock
+        self.clock: Callable[[], int] = time.perf_counter_ns
+        """The clock of deadlines, in nanoseconds."""
         self._registry = registry
         self._open_model = open_model
         self._loaded = LoadedModels(
-            limit, idle_s, options.memory_limit_bytes, used_bytes, lambda: clock() / 1e9, borrowers
+            limit, idle_s, options.memory_limit_bytes, used_bytes, borrowers=borrowers
         )
 
     def __len__(self) -> int:

@@ -58,7 +58,7 @@ class QueuedSession(Session):
         ``clock`` is the clock of the model's deadlines, in nanoseconds. ``trace``, the call's own span,
         receives the spans of the wait and the batch.
         """
-        return partial(self.model.infer_checked, **_limits(call, clock, trace))
+        return partial(self.model.infer, **_limits(call, clock, trace))
 
     async def predict_tensor_async(
         self,
