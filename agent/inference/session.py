@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -436,6 +436,12 @@ class Session(Closeable):
             return self._pipeline.predict_tensor(batch, infer=infer)
         with self._sampled(trace):
             return self._pipeline.predict_tensor(batch, trace)
+
+    async def predict_tensor_async(
+        self, batch: Tensors | NDArray[Any], infer: Callable[[Tensors], Awaitable[Inferred]]
+    ) -> BatchResult:
+        """Predicts a batch of preprocessed tensors; see ``Pipeline.predict_tensor_async``."""
+        return await self._pipeline.predict_tensor_async(batch, infer)
 
     def predict_batches(
         self, batches: Iterable[Sequence[Input]], trace: TraceScope | None = None
