@@ -9,12 +9,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import Any
 
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.predictor import Predictor
+from inferometer.agent.inference.predictor import Predictor, PredictorWatch
 from inferometer.agent.inference.preparation import (
     Clock,
     Gate,
@@ -46,9 +47,8 @@ _SHORTEST_WAIT_S = 0.001
 class OneAtATime:
     """A lock as a context manager; waiters give up when a holder has kept it longer than ``timeout_s``."""
 
-    def __init__(self, timeout_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, timeout_s: float | None = None) -> None:
         self._timeout_s = timeout_s
-        self._clock = clock
         self._lock = threading.Lock()
         self._held_since_s = 0.0
 
@@ -56,7 +56,7 @@ class OneAtATime:
         """Waits for the lock; raises HungError if the holder has kept it for too long."""
         if not self._lock.acquire(blocking=False):
             self._wait()
-        self._held_since_s = self._clock()
+        self._held_since_s = time.monotonic()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -72,16 +72,16 @@ class OneAtATime:
     def whenever(self) -> Iterator[None]:
         """Holds the lock, waiting for it without a time limit."""
         with self._lock:
-            self._held_since_s = self._clock()
+            self._held_since_s = time.monotonic()
             yield
 
     def _wait(self) -> None:
         if (timeout_s := self._timeout_s) is None:
             self._lock.acquire()
             return
-        left_s = self._held_since_s + timeout_s - self._clock()
+        left_s = self._held_since_s + timeout_s - time.monotonic()
         while not self._lock.acquire(timeout=max(_SHORTEST_WAIT_S, left_s)):
-            left_s = self._held_since_s + timeout_s - self._clock()
+            left_s = self._held_since_s + timeout_s - time.monotonic()
             if left_s <= 0:
                 raise HungError(
                     f"the prediction under way has run for {timeout_s - left_s:.1f} s, and may take "
@@ -115,9 +115,9 @@ class Pipeline:
     """Runs batches through the four stages. Thread-safe; one batch is predicted at a time.
 
     ``threads`` threads read and preprocess; with 0, the calling thread does both and nothing is prepared
-    ahead. With ``overlap``, inputs are also prepared while a batch is predicted. ``timeout_s`` is passed to
-    ``Gate`` and ``OneAtATime``. Stage times and span recorders use the same ``clock``. Spans of predictions
-    get the ``attributes``.
+    ahead. With ``overlap``, inputs are also prepared while a batch is predicted. All predictions go through
+    the ``watch``, whose timeout is passed to ``Gate`` and ``OneAtATime``. Stage times and span recorders use
+    the same ``clock``. Spans of predictions get the ``attributes``.
     """
 
     def __init__(
@@ -129,11 +129,13 @@ class Pipeline:
         fetch: Fetch,
         threads: int,
         overlap: bool = False,
-        timeout_s: float | None = None,
+        watch: PredictorWatch | None = None,
         clock: Clock = time.perf_counter_ns,
         attributes: Mapping[str, AttributeValue] = MappingProxyType({}),
     ) -> None:
+        timeout_s = watch.timeout_s if watch else None
         self._predictor = predictor
+        self._predict = partial(watch.predict, predictor) if watch else predictor.predict
         self._preprocessor = preprocessor
         self._postprocessor = postprocessor
         self._clock = clock
@@ -169,7 +171,7 @@ class Pipeline:
         return self._finish(list(self._preparation.begin(inputs)), tracing, infer)
 
     def infer(self, batch: Tensors, tracing: RunTracing | None = None) -> Inferred:
-        """Runs only the model, on a batch that ``checked`` has returned.
+        """Runs only the model, on a batch as ``ModelPreprocessor.checked`` returns it.
 
         Only the model is timed: waits for other batches, for other sessions and at the gate are not included.
 
@@ -183,7 +185,7 @@ class Pipeline:
             if tracing is not None:
                 return self._traced_predict(batch, tracing)
             started = self._clock()
-            outputs = self._predictor.predict(batch)
+            outputs = self._predict(batch)
             return Inferred(outputs, self._clock() - started)
 
     @property
@@ -210,14 +212,6 @@ class Pipeline:
                 yield tracing
             finally:
                 tracing.end_batch(begun, self._clock())
-
-    def checked(self, batch: Tensors) -> Tensors:
-        """Returns a batch of preprocessed inputs in the form that the model requires.
-
-        Raises:
-            InputError: The batch is empty, or a name, shape or element type does not fit the model.
-        """
-        return self._preprocessor.checked(batch)
 
     def predict_tensor(
         self, batch: Tensors | NDArray[Any], trace: TraceScope | None = None, infer: Infer | None = None
@@ -441,7 +435,7 @@ class Pipeline:
         tracing.before_predict()
         started = self._clock()
         try:
-            outputs = self._predictor.predict(inputs)
+            outputs = self._predict(inputs)
         except BaseException:
             tracing.after_predict(started, self._clock(), failed=True)
             raise

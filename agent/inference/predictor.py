@@ -382,14 +382,14 @@ def has_own_precision(manifest: ModelManifest) -> bool:
 
 
 class PredictorWatch(Protocol):
-    """Observes predictors by wrapping them."""
+    """Makes the predictions of predictors, and observes them."""
 
     @property
     def timeout_s(self) -> float | None:
         """The longest time, in seconds, to wait for a prediction; None for no limit."""
 
-    def watched(self, predictor: Predictor) -> Predictor:
-        """Returns a predictor that wraps the given one and is used in its place."""
+    def predict(self, predictor: Predictor, inputs: Tensors) -> Tensors:
+        """Predicts a batch; see ``Predictor.predict``."""
 
 
 CODE_FAILURES = (

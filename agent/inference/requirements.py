@@ -112,6 +112,3 @@ def require_supported(manifest: ModelManifest, architecture: str = "") -> ModelM
             f"{manifest.source}: model {manifest.name} {manifest.version} cannot be opened: {found[0]}{more}"
         )
     return manifest
-
-
-# for the framework of a plug-in, its predictor knows whether an architecture has weights

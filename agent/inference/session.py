@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -269,8 +269,6 @@ def open_session(
     artifacts = _artifacts(manifest, entry.name, architectures, cache, given, random=random)
     versions = {**registry.versions, **(artifacts.architecture.versions if artifacts.architecture else {})}
     predictor = predictor_type(manifest, artifacts, options.predictor)
-    if watch is not None:
-        predictor = watch.watched(predictor)
     attributes = _span_attributes(manifest, options)
     threads, overlap = _ahead(options)
     try:
@@ -299,7 +297,7 @@ def open_session(
             fetch=fetch,
             threads=threads,
             overlap=overlap,
-            timeout_s=watch.timeout_s if watch else None,
+            watch=watch,
             clock=clock,
             attributes=attributes,
         )
@@ -430,10 +428,6 @@ class Session(Closeable):
         with self._sampled(trace), self._pipeline.traced_batch(trace, name, size, requests) as tracing:
             yield tracing
 
-    def checked(self, batch: Tensors) -> Tensors:
-        """Returns a batch in the form that the model requires; see ``Pipeline.checked``."""
-        return self._pipeline.checked(batch)
-
     def predict_tensor(
         self, batch: Tensors | NDArray[Any], trace: TraceScope | None = None, infer: Infer | None = None
     ) -> BatchResult:
@@ -442,6 +436,12 @@ class Session(Closeable):
             return self._pipeline.predict_tensor(batch, infer=infer)
         with self._sampled(trace):
             return self._pipeline.predict_tensor(batch, trace)
+
+    async def predict_tensor_async(
+        self, batch: Tensors | NDArray[Any], infer: Callable[[Tensors], Awaitable[Inferred]]
+    ) -> BatchResult:
+        """Predicts a batch of preprocessed tensors; see ``Pipeline.predict_tensor_async``."""
+        return await self._pipeline.predict_tensor_async(batch, infer)
 
     def predict_batches(
         self, batches: Iterable[Sequence[Input]], trace: TraceScope | None = None

@@ -132,12 +132,6 @@ class LoadedModels:
             return {key: slot.model for key, slot in self._slots.items() if slot.model is not None}
 
     @property
-    def memory_bytes(self) -> Mapping[Hashable, int]:
-        """The memory of each loaded model by key; 0 without a limit, because it is not measured then."""
-        with self._lock:
-            return {key: slot.memory_bytes for key, slot in self._slots.items() if slot.model is not None}
-
-    @property
     def is_full(self) -> bool:
         """Whether every place is taken by an unshared model that its borrower is using."""
         with self._lock:

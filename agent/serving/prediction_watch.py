@@ -10,20 +10,15 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from inferometer.agent.artifacts.files import InputSignature
-from inferometer.agent.hardware.environment import FrameworkDetails
 from inferometer.agent.inference.predictor import Predictor
 from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.serving.observers import PredictionObserver
 from inferometer.agent.serving.served_model import ServedModel
-from inferometer.agent.tracing.recorder import Profiler, TraceLevel
 from inferometer.manifests.errors import DeviceLostError, OutOfMemoryError, PredictionError
-from inferometer.manifests.inputs import AxisSizes
 
 _NS_PER_S = 1_000_000_000
 _CHECKS = 4  # in the time after which a prediction hangs
@@ -91,9 +86,27 @@ class PredictionWatch:
         if self._thread.ident is not None:
             self._thread.join()
 
-    def watched(self, predictor: Predictor) -> Predictor:
-        """Returns an equivalent predictor whose predictions are tracked here."""
-        return _WatchedPredictor(predictor, self)
+    def predict(self, predictor: Predictor, inputs: Tensors) -> Tensors:
+        """Predicts a batch like ``Predictor.predict``, and tracks the prediction.
+
+        Raises:
+            PredictionError: The framework failed, or the predictor did not return tensors.
+            OutOfMemoryError: There is not enough memory for the batch.
+        """
+        model = predictor.manifest.name
+        number, began_ns = self.begin(model)
+        try:
+            outputs = predictor.predict(inputs)
+            _check_tensors(predictor, outputs)
+        except MemoryError as error:
+            failure = OutOfMemoryError(f"{predictor}: there is not enough memory for the batch")
+            self.fail(number, model, str(predictor.options.device), failure)
+            raise failure from error
+        except BaseException as error:
+            self.fail(number, model, str(predictor.options.device), error)
+            raise
+        self.end(number, model, began_ns, len(next(iter(inputs.values()))))
+        return outputs
 
     @property
     def trouble(self) -> Trouble:
@@ -178,61 +191,6 @@ class PredictionWatch:
         pause_s = min(_LONGEST_PAUSE_S, (self.timeout_ns or 0) / _NS_PER_S / _CHECKS)
         while not self._stopping.wait(pause_s):
             self.check()
-
-
-class _WatchedPredictor(Predictor):
-    """A predictor whose predictions are watched."""
-
-    def __init__(self, predictor: Predictor, watch: PredictionWatch) -> None:
-        super().__init__(predictor.manifest, predictor.artifacts, predictor.options)
-        self._predictor = predictor
-        self._watch = watch
-        self._model = predictor.manifest.name
-        self._device = str(predictor.options.device)
-
-    def load(self) -> None:
-        self._predictor.load()
-
-    def predict(self, inputs: Tensors) -> Tensors:
-        number, began_ns = self._watch.begin(self._model)
-        try:
-            outputs = self._predictor.predict(inputs)
-            _check_tensors(self, outputs)
-        except MemoryError as error:
-            failure = OutOfMemoryError(f"{self}: there is not enough memory for the batch")
-            self._watch.fail(number, self._model, self._device, failure)
-            raise failure from error
-        except BaseException as error:
-            self._watch.fail(number, self._model, self._device, error)
-            raise
-        self._watch.end(number, self._model, began_ns, len(next(iter(inputs.values()))))
-        return outputs
-
-    def turn(self) -> AbstractContextManager[object]:
-        return self._predictor.turn()
-
-    @property
-    def any_thread(self) -> bool:
-        return self._predictor.any_thread
-
-    def profiler(self, level: TraceLevel) -> Profiler | None:
-        return self._predictor.profiler(level)
-
-    def declared_outputs(self) -> tuple[InputSignature, ...]:
-        return self._predictor.declared_outputs()
-
-    def axis_sizes(self) -> Mapping[str, tuple[AxisSizes | None, ...]]:
-        return self._predictor.axis_sizes()
-
-    def details(self) -> FrameworkDetails:
-        return self._predictor.details()
-
-    @property
-    def threads(self) -> int | None:
-        return self._predictor.threads
-
-    def close(self) -> None:
-        self._predictor.close()
 
 
 def _check_tensors(predictor: Predictor, outputs: object) -> None:

@@ -152,26 +152,6 @@ class ServedModel:
         return 0 if since_ns is None else self._clock() - since_ns
 
     def infer(
-        self, tensors: Tensors, *, deadline_ns: int | None = None, is_active: Callable[[], bool] = always
-    ) -> Inferred:
-        """Runs the model on one request, perhaps together with others, and waits for it.
-
-        ``tensors`` are keyed by the manifest's ``input_layer``. The caller stops waiting at ``deadline_ns``
-        on the clock; ``is_active`` returns whether the caller still waits; it is called at the request's
-        turn. Returns the request's rows of the outputs, in memory that is not overwritten, and the times.
-
-        Raises:
-            InputError: A name, shape, element type or number of inputs does not match the model.
-            QueueFullError: The queue is full.
-            DeadlineError: The deadline passed. A request whose batch has not begun is not predicted.
-            RequestCancelledError: The caller left before the request's turn; the request is not predicted.
-            PredictionError: The framework failed.
-            HungError: The prediction in progress takes too long.
-            SessionError: The model was closed.
-        """
-        return self.infer_checked(self._checked(tensors), deadline_ns=deadline_ns, is_active=is_active)
-
-    def infer_checked(
         self,
         batch: Tensors,
         *,
@@ -179,9 +159,21 @@ class ServedModel:
         is_active: Callable[[], bool] = always,
         trace: TraceScope | None = None,
     ) -> Inferred:
-        """Runs the model like ``infer``, but on a batch that ``Session.checked`` has returned.
+        """Runs the model on one request, perhaps together with others, and waits for it.
 
-        ``trace``, the request's own span on the clock, receives the spans of its wait and its batch.
+        ``batch`` is as ``ModelPreprocessor.checked`` returns it. The caller stops waiting at ``deadline_ns``
+        on the clock; ``is_active`` returns whether the caller still waits; it is called at the request's
+        turn. ``trace``, the request's own span on the clock, receives the spans of its wait and its batch.
+        Returns the request's rows of the outputs, in memory that is not overwritten, and the times.
+
+        Raises:
+            InputError: The request has more inputs than a batch may have.
+            QueueFullError: The queue is full.
+            DeadlineError: The deadline passed. A request whose batch has not begun is not predicted.
+            RequestCancelledError: The caller left before the request's turn; the request is not predicted.
+            PredictionError: The framework failed.
+            HungError: The prediction in progress takes too long.
+            SessionError: The model was closed.
         """
         request = self._submit(batch, deadline_ns, is_active, trace)
         try:
@@ -202,7 +194,7 @@ class ServedModel:
         timeout_ns: int | None = None,
         trace: TraceScope | None = None,
     ) -> Inferred:
-        """Runs the model like ``infer_checked``, but on an event loop, where waiting occupies no thread.
+        """Runs the model like ``infer``, but on an event loop, where waiting occupies no thread.
 
         An idle, quick model runs on the loop itself; see ``BatchingOptions.inline_predict_us``. A request
         whose task is cancelled before its batch has begun is not predicted. ``priority``, 0 for the default,
@@ -311,12 +303,6 @@ class ServedModel:
                 f"model {self._name}: the prediction under way has run for {busy_ns / 1e9:.1f} s, and may "
                 f"take {limit_ns / 1e9:g} s; the agent may have to be restarted"
             )
-
-    def _checked(self, batch: Tensors) -> Tensors:
-        try:
-            return self.session.checked(batch)
-        except InputError as error:
-            raise InputError(f"model {self._name}: {error}") from error
 
     def _check_size(self, inputs: int) -> None:
         limit = self.options.max_batch_size

@@ -373,12 +373,6 @@ class TraceExport:
                 self._worker.start()
             self._changed.notify_all()
 
-    @property
-    def waiting(self) -> int:
-        """The number of spans that were queued and whose outcome is not yet known."""
-        with self._changed:
-            return self._waiting
-
     def wait_below(self, spans: int, grace_s: float = GRACE_S) -> bool:
         """Waits until fewer than ``spans`` wait; returns False after ``grace_s`` seconds without progress."""
         with self._changed:

@@ -75,9 +75,7 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> Attempts:
 
 def wait_for_acknowledgements(export: TraceExport) -> None:
     """Waits until a collector has answered; that spans have arrived does not mean that it has."""
-    deadline = time.monotonic() + PATIENT_S
-    while export.waiting:
-        assert time.monotonic() < deadline
+    assert export.wait_below(1, PATIENT_S)
 
 
 @pytest.fixture

@@ -83,7 +83,7 @@ def _measure_queues(rounds: int) -> list[Row]:
     """Measures how long a query takes to reach a null model of this process."""
     with ExitStack() as stack:
         taken = interleaved(rounds, {"served model": _to_served_model(stack), "load": _to_load_target(stack)})
-    names = {"served model": "ServedModel.infer_checked", "load": "target of the load generator"}
+    names = {"served model": "ServedModel.infer", "load": "target of the load generator"}
     return [
         Row(
             f"{names[kind]}, {RATE:,}/s: p50 until a null model is called / {MOST_TO_MODEL_S * 1e6:.0f} µs",
@@ -101,7 +101,7 @@ def _to_served_model(stack: ExitStack) -> Callable[[], Sequence[float]]:
     stack.callback(model.wait_closed, 5.0)
     stack.callback(model.close)
     batch = {session.description.manifest.tensors[0].name: np.zeros(SHAPES["1 KB"], np.float32)}
-    return lambda: _until_called(lambda _: model.infer_checked(batch))
+    return lambda: _until_called(lambda _: model.infer(batch))
 
 
 def _to_load_target(stack: ExitStack) -> Callable[[], Sequence[float]]:

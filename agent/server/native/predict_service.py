@@ -14,7 +14,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, 
 from contextlib import aclosing, closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from time import perf_counter_ns
 from time import time_ns as unix_ns
 from typing import Any, Protocol, TypeVar
 
@@ -31,7 +30,8 @@ from inferometer.agent.protocol.status import NotOfferedError
 from inferometer.agent.server.admission import Limits, StreamLimit
 from inferometer.agent.server.calls import CallContext, Codec, Method, finished, methods_of
 from inferometer.agent.server.native.call_tracing import CallTrace, ServerTracing
-from inferometer.agent.server.native.sessions import ModelFinder, QueuedSession, Sessions
+from inferometer.agent.server.native.sessions import ModelFinder, Sessions
+from inferometer.agent.serving.loaded_models import Lease
 from inferometer.agent.serving.observers import is_about
 from inferometer.agent.serving.served_models import ServedModels
 from inferometer.agent.tracing.recorder import TraceScope
@@ -301,7 +301,11 @@ SERVICE = _SERVICE.full_name
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PredictService:
-    """The service that opens and runs models; without a ``dataset_runner``, it does not evaluate datasets."""
+    """The service that opens and runs models; without a ``dataset_runner``, it does not evaluate datasets.
+
+    The batches of ``Predict`` wait in the model's queue and may be batched with the requests of other
+    clients. The batches of streams and datasets run unchanged between the batches of the queue.
+    """
 
     finder: ModelFinder
     models: ServedModels
@@ -323,22 +327,19 @@ class PredictService:
         """Loads a model."""
         trace = self.tracing.begin(call)
         with trace or nullcontext():  # the spans of a failed load are exported, too
-            id_, session = self._open(request, trace.scope if trace else None)
-            is_about(session.description.manifest.name)
+            id_, lease = self._open(request, trace.scope if trace else None)
+            is_about(lease.model.manifest.name)
             if not call.is_active():  # nobody would receive its id
                 self.sessions.close(id_)
                 raise RequestCancelledError("the client disconnected while its model was being loaded")
-            return open_response(id_, session.description, trace.part(last=True) if trace else None)
+            return open_response(id_, lease.model.description, trace.part(last=True) if trace else None)
 
-    def _open(
-        self, request: predict_pb2.OpenRequest, trace: TraceScope | None = None
-    ) -> tuple[str, QueuedSession]:
+    def _open(self, request: predict_pb2.OpenRequest, trace: TraceScope | None = None) -> tuple[str, Lease]:
         """Opens the model that a request names: a private copy, or one that other clients share."""
         manifest, options = self.finder.find(request)
         shared = self.models.options.shares
-        return self.sessions.open(
-            lambda: QueuedSession(self.models.lease(manifest, options, shared=shared, trace=trace))
-        )
+        lease = partial(self.models.lease_model, manifest, options, shared=shared, trace=trace)
+        return self.sessions.open(lease)
 
     async def hold(self, request: predict_pb2.HoldRequest, _: CallContext) -> predict_pb2.HoldResponse:
         """Returns when a session has ended; if the call is cancelled first, the session's client is gone."""
@@ -355,9 +356,9 @@ class PredictService:
         self, request: predict_pb2.ConditionsRequest, _: CallContext
     ) -> predict_pb2.ConditionsResponse:
         """Returns the counters of this host and process, and of the session's GPU."""
-        with self.sessions.use(request.session_id) as session:
-            is_about(session.description.manifest.name)
-            with GpuReader(session.description.device) as gpu:
+        with self.sessions.use(request.session_id) as model:
+            is_about(model.manifest.name)
+            with GpuReader(model.description.device) as gpu:
                 return conditions_response(read_counters(gpu.read()))
 
     def close(self, request: predict_pb2.CloseRequest, _: CallContext) -> predict_pb2.CloseResponse:
@@ -372,17 +373,24 @@ class PredictService:
     async def predict(self, request: PredictCall, call: CallContext) -> BatchResult:
         """Predicts one batch; preprocessing runs in a thread."""
         self.limits.check_inputs(request.size)
-        with self.sessions.use(request.message.session_id) as session:
-            is_about(session.description.manifest.name)
+        with self.sessions.use(request.message.session_id) as model:
+            is_about(model.manifest.name)
             trace = self.tracing.begin(call)
             with trace or nullcontext():
                 scope = trace.scope if trace else None
                 batch = request.preprocessed()
+                limits: dict[str, Any] = {
+                    "deadline_ns": call.deadline_ns(self.models.clock),
+                    "is_active": call.is_active,
+                    "trace": scope,
+                }
                 if batch is not None:
-                    return await session.predict_tensor_async(batch, call, perf_counter_ns, scope)
-                infer = session.infer_for(call, perf_counter_ns, scope)
+                    return await model.session.predict_tensor_async(
+                        batch, partial(model.infer_async, **limits)
+                    )
+                infer = partial(model.infer, **limits)
                 return await call.in_thread(
-                    lambda: session.predict(read_inputs(request.message.inputs), infer, scope)
+                    lambda: model.session.predict(read_inputs(request.message.inputs), infer, scope)
                 )
 
     async def predict_stream(
@@ -397,11 +405,12 @@ class PredictService:
             if first is None:
                 return
             id_ = first.message.session_id
-            with self.sessions.use(id_) as session:
-                is_about(session.description.manifest.name)
+            with self.sessions.use(id_) as model:
+                is_about(model.manifest.name)
                 trace = self.tracing.begin(call)
                 stream = BatchStream(self._batch(first, id_), (self._batch(r, id_) async for r in requests))
-                async with aclosing(stream.run(call, partial(_results, stream, session, trace))) as responses:
+                respond = partial(_results, stream, model.session, trace)
+                async with aclosing(stream.run(call, respond)) as responses:
                     async for response in responses:
                         yield response
 
@@ -418,11 +427,11 @@ class PredictService:
         order = read_order(request)
         self.limits.check_inputs(order.batch_size)
         with self.streams.one():
-            id_, session = await call.in_thread(self._open, request.model)
-            is_about(session.description.manifest.name)
+            id_, lease = await call.in_thread(self._open, request.model)
+            is_about(lease.model.manifest.name)
             try:
-                with self.sessions.use(id_):
-                    stream = DatasetStream(self.dataset_runner, session, order)
+                with self.sessions.use(id_) as model:
+                    stream = DatasetStream(self.dataset_runner, model.session, order)
                     async with aclosing(stream.responses(call)) as responses:
                         async for response in responses:
                             yield response

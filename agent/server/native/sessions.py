@@ -12,72 +12,16 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any
-
-from numpy.typing import NDArray
 
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.results import BatchResult, Infer
-from inferometer.agent.inference.session import Session, SessionOptions, select_model
-from inferometer.agent.preprocessing.inputs import Tensors
+from inferometer.agent.inference.session import SessionOptions, select_model
 from inferometer.agent.protocol.conversion import read_options
-from inferometer.agent.server.calls import CallContext
 from inferometer.agent.serving.loaded_models import Lease
 from inferometer.agent.serving.served_model import ServedModel
-from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import SessionError, SessionLimitError
 from inferometer.manifests.schema import ModelManifest
 from inferometer.protos.inferometer.v1 import predict_pb2
-
-
-class QueuedSession(Session):
-    """A client's session with a model that other clients may have open too. Thread-safe.
-
-    Predictions through ``infer_for`` wait in the model's queue and may be batched with the requests of other
-    clients. Other predictions, such as the batches of a stream, run unchanged between the batches of the
-    queue. Closing the session releases the model.
-    """
-
-    def __init__(self, lease: Lease) -> None:
-        shared = lease.model.session
-        super().__init__(shared._predictor, shared._pipeline, shared.description)
-        self._lease = lease
-
-    @property
-    def model(self) -> ServedModel:
-        """The loaded model."""
-        return self._lease.model
-
-    def infer_for(
-        self, call: CallContext, clock: Callable[[], int], trace: TraceScope | None = None
-    ) -> Infer:
-        """Returns a function, for use in threads, that runs the model on a batch while the call lasts.
-
-        ``clock`` is the clock of the model's deadlines, in nanoseconds. ``trace``, the call's own span,
-        receives the spans of the wait and the batch.
-        """
-        return partial(self.model.infer_checked, **_limits(call, clock, trace))
-
-    async def predict_tensor_async(
-        self,
-        batch: Tensors | NDArray[Any],
-        call: CallContext,
-        clock: Callable[[], int],
-        trace: TraceScope | None = None,
-    ) -> BatchResult:
-        """Predicts a batch of preprocessed tensors, without occupying a thread; see ``infer_for``."""
-        infer = partial(self.model.infer_async, **_limits(call, clock, trace))
-        return await self._pipeline.predict_tensor_async(batch, infer)
-
-    def close(self) -> None:
-        """Releases the model; further calls have no effect."""
-        self._lease.release()
-
-
-def _limits(call: CallContext, clock: Callable[[], int], trace: TraceScope | None) -> dict[str, Any]:
-    return {"deadline_ns": call.deadline_ns(clock), "is_active": call.is_active, "trace": trace}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +67,7 @@ _MAX_REMEMBERED = 4096
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    session: QueuedSession
+    lease: Lease
     last_used_s: float
     users: int = 0
     open: bool = True
@@ -157,10 +101,10 @@ class Sessions:
         with self._lock:
             return len(self._entries) + self._leaving
 
-    def open(self, make: Callable[[], QueuedSession]) -> tuple[str, QueuedSession]:
+    def open(self, make: Callable[[], Lease]) -> tuple[str, Lease]:
         """Opens a session; exceptions of ``make``, which loads the model, are raised unchanged.
 
-        Returns the session and its id, which cannot be guessed.
+        Returns the session's id, which cannot be guessed, and the lease on its model.
 
         Raises:
             SessionLimitError: The limit is reached, and no session has been idle for long enough.
@@ -169,7 +113,7 @@ class Sessions:
         while unused := self._begin_opening():
             self._close(*unused)
         try:
-            session = make()
+            lease = make()
         except BaseException:
             with self._lock:
                 self._opening -= 1
@@ -177,20 +121,20 @@ class Sessions:
         id_ = secrets.token_urlsafe(16)
         with self._lock:
             self._opening -= 1
-            self._entries[id_] = _Entry(session, self._clock())
-        return id_, session
+            self._entries[id_] = _Entry(lease, self._clock())
+        return id_, lease
 
     @contextmanager
-    def use(self, id_: str) -> Iterator[QueuedSession]:
-        """Lends the session with this id for a ``with`` block.
+    def use(self, id_: str) -> Iterator[ServedModel]:
+        """Lends the model of the session with this id for a ``with`` block.
 
-        Raises SessionError if it is not open.
+        Raises SessionError if the session is not open.
         """
         with self._lock:
             entry = self._open_entry(id_)
             entry.users += 1
         try:
-            yield entry.session
+            yield entry.lease.model
         finally:
             with self._lock:
                 entry.users -= 1
@@ -241,7 +185,7 @@ class Sessions:
             last_used_s: dict[ServedModel, list[float]] = {}
             for entry in self._entries.values():
                 if self._gives_way(entry):
-                    last_used_s.setdefault(entry.session.model, []).append(entry.last_used_s)
+                    last_used_s.setdefault(entry.lease.model, []).append(entry.last_used_s)
             free = [model for model, times in last_used_s.items() if len(times) == models.get(model)]
             return min(free, key=lambda model: max(last_used_s[model]), default=None)
 
@@ -252,7 +196,7 @@ class Sessions:
                 [
                     id_
                     for id_, entry in self._entries.items()
-                    if entry.session.model is model and self._gives_way(entry)
+                    if entry.lease.model is model and self._gives_way(entry)
                 ]
             )
         self._close(*unused)
@@ -348,7 +292,7 @@ class Sessions:
     def _close(self, *entries: _Entry) -> None:
         for entry in entries:
             try:
-                entry.session.close()
+                entry.lease.release()
             finally:
                 with self._lock:
                     self._leaving -= 1

@@ -8,14 +8,14 @@ from inferometer.agent.server.native.sessions import ABANDONED_S, GIVES_WAY_S, S
 from inferometer.manifests.errors import DeviceError, SessionError, SessionLimitError
 
 
-class FakeSession:
-    closed = 0
+class FakeLease:
+    released = 0
 
     def __init__(self, model=None):
         self.model = model
 
-    def close(self):
-        self.closed += 1
+    def release(self):
+        self.released += 1
 
 
 class FakeClock:
@@ -36,18 +36,18 @@ def sessions(clock):
 
 
 def test_each_session_has_an_id_of_its_own_that_is_long(sessions):
-    (first, _), (second, _) = sessions.open(FakeSession), sessions.open(FakeSession)
+    (first, _), (second, _) = sessions.open(FakeLease), sessions.open(FakeLease)
     assert first != second
     assert len(first) >= 20
 
 
 def test_limit_counts_what_is_open(sessions):
-    first, _ = sessions.open(FakeSession)
-    sessions.open(FakeSession)
-    with pytest.raises(SessionLimitError, match="limit of 2 sessions"):
-        sessions.open(FakeSession)
+    first, _ = sessions.open(FakeLease)
+    sessions.open(FakeLease)
+    with pytest.raises(SessionLimitError, match="limit of 2 open sessions"):
+        sessions.open(FakeLease)
     sessions.close(first)
-    sessions.open(FakeSession)
+    sessions.open(FakeLease)
 
 
 def test_session_that_fails_to_open_takes_no_place(sessions):
@@ -58,8 +58,8 @@ def test_session_that_fails_to_open_takes_no_place(sessions):
         with pytest.raises(DeviceError):
             sessions.open(fail)
     assert len(sessions) == 0
-    sessions.open(FakeSession)
-    sessions.open(FakeSession)
+    sessions.open(FakeLease)
+    sessions.open(FakeLease)
 
 
 def test_limit_holds_while_sessions_are_being_opened(sessions):
@@ -68,14 +68,14 @@ def test_limit_holds_while_sessions_are_being_opened(sessions):
     def slowly():
         begun.wait(30)
         go.wait(30)
-        return FakeSession()
+        return FakeLease()
 
     threads = [threading.Thread(target=sessions.open, args=(slowly,)) for _ in range(2)]
     for thread in threads:
         thread.start()
     begun.wait(30)
     with pytest.raises(SessionLimitError):
-        sessions.open(FakeSession)
+        sessions.open(FakeLease)
     go.set()
     for thread in threads:
         thread.join(30)
@@ -83,12 +83,12 @@ def test_limit_holds_while_sessions_are_being_opened(sessions):
 
 
 def test_idle_session_is_closed_and_a_used_one_is_not(sessions, clock):
-    idle_id, idle = sessions.open(FakeSession)
-    used_id, used = sessions.open(FakeSession)
+    idle_id, idle = sessions.open(FakeLease)
+    used_id, used = sessions.open(FakeLease)
     with sessions.use(used_id):
         clock.now_s += 1000
         assert sessions.close_idle() == 1
-        assert (idle.closed, used.closed) == (1, 0)
+        assert (idle.released, used.released) == (1, 0)
     # Its idle time begins when its use ends.
     clock.now_s += 59
     assert sessions.close_idle() == 0
@@ -100,40 +100,40 @@ def test_idle_session_is_closed_and_a_used_one_is_not(sessions, clock):
 
 
 def test_full_agent_closes_an_idle_session_for_a_new_one(sessions, clock):
-    _, old = sessions.open(FakeSession)
+    _, old = sessions.open(FakeLease)
     clock.now_s += 60
-    sessions.open(FakeSession)
-    assert old.closed == 1
+    sessions.open(FakeLease)
+    assert old.released == 1
 
 
 def test_session_closed_in_use_is_closed_by_the_last_one_that_leaves(sessions):
-    id_, session = sessions.open(FakeSession)
+    id_, session = sessions.open(FakeLease)
     with sessions.use(id_):
         with sessions.use(id_):
             sessions.close(id_)
             with pytest.raises(SessionError), sessions.use(id_):
                 pass
-        assert session.closed == 0
+        assert session.released == 0
         assert len(sessions) == 1
-    assert session.closed == 1
+    assert session.released == 1
     assert len(sessions) == 0
 
 
 def test_closing_is_idempotent_and_close_all_counts(sessions):
-    id_, session = sessions.open(FakeSession)
+    id_, session = sessions.open(FakeLease)
     sessions.close(id_)
     sessions.close(id_)
     sessions.close("never there")
-    assert session.closed == 1
-    _, other = sessions.open(FakeSession)
+    assert session.released == 1
+    _, other = sessions.open(FakeLease)
     assert sessions.close_all() == 1
     assert sessions.close_all() == 0
-    assert other.closed == 1
+    assert other.released == 1
 
 
 def test_session_whose_client_is_gone_is_closed_within_seconds_unless_it_is_used_again(sessions, clock):
-    lost_id, lost = sessions.open(FakeSession)
-    back_id, back = sessions.open(FakeSession)
+    lost_id, lost = sessions.open(FakeLease)
+    back_id, back = sessions.open(FakeLease)
     for id_ in (lost_id, back_id):
         with sessions.hold(id_, lambda: None):
             clock.now_s += 50
@@ -142,14 +142,14 @@ def test_session_whose_client_is_gone_is_closed_within_seconds_unless_it_is_used
         pass
     clock.now_s += 1
     assert sessions.close_idle() == 1
-    assert (lost.closed, back.closed) == (1, 0)
+    assert (lost.released, back.released) == (1, 0)
     with sessions.hold(back_id, lambda: None):
         clock.now_s += ABANDONED_S
         assert sessions.close_idle() == 0
 
 
 def test_session_is_held_until_the_last_of_its_clients_is_gone(sessions, clock):
-    id_, _ = sessions.open(FakeSession)
+    id_, _ = sessions.open(FakeLease)
     with sessions.hold(id_, lambda: None):
         with sessions.hold(id_, print):
             pass
@@ -161,7 +161,7 @@ def test_session_is_held_until_the_last_of_its_clients_is_gone(sessions, clock):
 
 def test_holds_end_once_with_the_session_and_all_of_them_when_the_agent_stops(sessions, clock):
     ended = []
-    (first, _), (second, _) = sessions.open(FakeSession), sessions.open(FakeSession)
+    (first, _), (second, _) = sessions.open(FakeLease), sessions.open(FakeLease)
     with sessions.hold(first, lambda: ended.append(1)), sessions.hold(second, lambda: ended.append(2)):
         sessions.close(first)
         assert ended == [1]
@@ -176,19 +176,19 @@ def test_holds_end_once_with_the_session_and_all_of_them_when_the_agent_stops(se
 
 
 def test_full_agent_closes_what_is_idle_least_recently_used_first_and_says_so_to_its_owner(sessions, clock):
-    (_, first), (second_id, second) = sessions.open(FakeSession), sessions.open(FakeSession)
+    (_, first), (second_id, second) = sessions.open(FakeLease), sessions.open(FakeLease)
     clock.now_s += GIVES_WAY_S
     with sessions.use(second_id):
         pass
-    sessions.open(FakeSession)
-    assert (first.closed, second.closed) == (1, 0)
+    sessions.open(FakeLease)
+    assert (first.released, second.released) == (1, 0)
     clock.now_s += GIVES_WAY_S - 1
-    with pytest.raises(SessionLimitError, match="all in use"):
-        sessions.open(FakeSession)
+    with pytest.raises(SessionLimitError, match="all are in use"):
+        sessions.open(FakeLease)
     with sessions.hold(second_id, lambda: None):
         pass
-    sessions.open(FakeSession)  # the client of the second one is gone
-    assert second.closed == 1
+    sessions.open(FakeLease)  # the client of the second one is gone
+    assert second.released == 1
     with pytest.raises(SessionError, match="another one needed its place"), sessions.use(second_id):
         pass
 
@@ -196,16 +196,16 @@ def test_full_agent_closes_what_is_idle_least_recently_used_first_and_says_so_to
 def test_model_is_given_up_if_all_that_use_it_are_idle(clock):
     sessions = Sessions(limit=9, idle_s=60, clock=clock)
     shared, lent, own = object(), object(), object()
-    busy_id, busy = sessions.open(lambda: FakeSession(shared))
-    _, idle = sessions.open(lambda: FakeSession(shared))
-    _, second = sessions.open(lambda: FakeSession(own))
-    sessions.open(lambda: FakeSession(lent))
+    busy_id, busy = sessions.open(lambda: FakeLease(shared))
+    _, idle = sessions.open(lambda: FakeLease(shared))
+    _, second = sessions.open(lambda: FakeLease(own))
+    sessions.open(lambda: FakeLease(lent))
     users = {shared: 2, lent: 2, own: 1}  # a call uses the one that is lent
     assert sessions.least_recently_used(users) is None
     clock.now_s += GIVES_WAY_S
     with sessions.use(busy_id):
         assert sessions.least_recently_used(users) is own
         sessions.give_up(shared)
-        assert (idle.closed, busy.closed) == (1, 0)
+        assert (idle.released, busy.released) == (1, 0)
     sessions.give_up(own)
-    assert second.closed == 1
+    assert second.released == 1

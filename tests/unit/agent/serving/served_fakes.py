@@ -11,7 +11,7 @@ import numpy as np
 from inferometer.agent.inference.results import Inferred
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.served_model import ServedModel
-from inferometer.manifests.errors import InputError, PredictionError
+from inferometer.manifests.errors import PredictionError
 from inferometer.manifests.inputs import TensorElementType, TensorSpec
 
 DEADLINE_S = 20.0
@@ -61,14 +61,6 @@ class FakeSession:
 
     def hold(self) -> None:
         self.go.clear()
-
-    def checked(self, tensors):
-        if set(tensors) != {LAYER}:
-            raise InputError(f"found {list(tensors)}; the model takes {LAYER}")
-        batch = tensors[LAYER]
-        if not self.description.manifest.tensors[0].takes(batch.shape[1:]):
-            raise InputError(f"tensor has shape {list(batch.shape)}; the model takes [n, 2]")
-        return {LAYER: batch.astype(np.float32)}
 
     def infer(self, tensors) -> Inferred:
         batch = tensors[LAYER]

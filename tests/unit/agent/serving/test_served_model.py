@@ -272,26 +272,13 @@ def test_an_output_in_the_memory_of_the_batch_stays_as_it_is(make, session):
     assert [array.tolist() for array in kept] == [[[1, 1]], [[2, 2]]]
 
 
-@pytest.mark.parametrize(
-    ("tensors", "message"),
-    [
-        ({"other": rows(1)}, "model Double 1.0: found ['other']; the model takes numbers"),
-        ({}, "model Double 1.0: found []; the model takes numbers"),
-        (
-            {LAYER: np.zeros((1, 3), np.float32)},
-            "model Double 1.0: tensor has shape [1, 3]; the model takes [n, 2]",
-        ),
-        (
-            {LAYER: rows(1, 2, 3)},
-            "model Double 1.0: the request has 3 inputs; at most 2 are accepted (--max_batch_size)",
-        ),
-    ],
-)
-def test_a_request_that_the_model_cannot_take_is_refused_before_it_waits(make, session, tensors, message):
+def test_a_request_that_the_model_cannot_take_is_refused_before_it_waits(make, session):
     with pytest.raises(InputError) as raised:
-        make(max_batch_size=2).infer(tensors)
+        make(max_batch_size=2).infer({LAYER: rows(1, 2, 3)})
 
-    assert str(raised.value) == message
+    assert str(raised.value) == (
+        "model Double 1.0: the request has 3 inputs; at most 2 are accepted (--max_batch_size)"
+    )
     assert session.batches == []
 
 
@@ -353,7 +340,7 @@ def test_request_alone_reaches_the_model_without_a_copy():
     session.answer = lambda batch: {"doubled": seen.append(batch) or batch}
     model = served(session, max_batch_size=4)
     batch = rows(1, 2)
-    answer = model.infer_checked({LAYER: batch})
+    answer = model.infer({LAYER: batch})
     model.close()
     assert seen[0] is batch
     assert answer.outputs["doubled"] is batch
@@ -367,7 +354,7 @@ def test_model_is_given_aligned_memory_whatever_a_request_has(count):
     wanted = rows(*range(100, 100 + count))
     batch = np.frombuffer(b"x" + wanted.tobytes(), np.uint8)[1:].view(np.float32).reshape(wanted.shape)
     assert not batch.flags.aligned
-    answer = model.infer_checked({LAYER: batch})
+    answer = model.infer({LAYER: batch})
     model.close()
     assert seen[0].flags.aligned
     np.testing.assert_array_equal(seen[0], wanted)

@@ -1,7 +1,6 @@
 """The export: bounds, counts and the end, with a scripted collector."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -182,9 +181,7 @@ def test_the_queue_takes_more_when_it_has_been_delivered() -> None:
     collector = ScriptedCollector()
     export = TraceExport(ADDRESS, collector, limit=10)
     export.send(TRACE_ID, [chunk(10)])
-    deadline = time.monotonic() + PATIENT_S
-    while export.waiting:
-        assert time.monotonic() < deadline
+    assert export.wait_below(1, PATIENT_S)
     export.send(TRACE_ID, [chunk(10)])
 
     assert export.close(PATIENT_S) == ExportReport(ADDRESS, 20, 0)
