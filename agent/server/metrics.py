@@ -86,13 +86,12 @@ class Distribution:
 class _Labelled(Collector, Generic[_Child]):
     """A metric with one child per combination of label values. Thread-safe."""
 
-    def __init__(
-        self, name: str, description: str, labels: Sequence[str], make: Callable[[], _Child]
-    ) -> None:
+    _make: Callable[[], _Child]
+
+    def __init__(self, name: str, description: str, labels: Sequence[str]) -> None:
         self._name = name
         self._description = description
         self._labels = tuple(labels)
-        self._make = make
         self._children: dict[tuple[str, ...], _Child] = {}
         self._lock = threading.Lock()
 
@@ -103,10 +102,6 @@ class _Labelled(Collector, Generic[_Child]):
             with self._lock:
                 child = self._children.setdefault(values, self._make())
         return child
-
-    def describe(self) -> Iterable[Metric]:
-        """Returns the metric's name."""
-        return [self._family({})]
 
     def collect(self) -> Iterator[Metric]:
         """Yields the current metric."""
@@ -121,8 +116,7 @@ class _Labelled(Collector, Generic[_Child]):
 class Counts(_Labelled[Tally]):
     """A counter."""
 
-    def __init__(self, name: str, description: str, labels: Sequence[str]) -> None:
-        super().__init__(name, description, labels, Tally)
+    _make = Tally
 
     def _family(self, children: dict[tuple[str, ...], Tally]) -> Metric:
         family = CounterMetricFamily(self._name, self._description, labels=self._labels)
@@ -134,8 +128,7 @@ class Counts(_Labelled[Tally]):
 class Levels(_Labelled[Tally]):
     """A gauge."""
 
-    def __init__(self, name: str, description: str, labels: Sequence[str]) -> None:
-        super().__init__(name, description, labels, Tally)
+    _make = Tally
 
     def _family(self, children: dict[tuple[str, ...], Tally]) -> Metric:
         family = GaugeMetricFamily(self._name, self._description, labels=self._labels)
@@ -149,7 +142,8 @@ class Distributions(_Labelled[Distribution]):
 
     def __init__(self, name: str, description: str, labels: Sequence[str], bounds: Sequence[float]) -> None:
         self._bounds = tuple(map(float, bounds))
-        super().__init__(name, description, labels, lambda: Distribution(self._bounds))
+        self._make = lambda: Distribution(self._bounds)
+        super().__init__(name, description, labels)
 
     def _family(self, children: dict[tuple[str, ...], Distribution]) -> Metric:
         family = HistogramMetricFamily(self._name, self._description, labels=self._labels)
@@ -205,10 +199,6 @@ class GpuMetrics(Collector):
             pynvml.nvmlInit()  # once: it takes long
             self._has_driver = True
 
-    def describe(self) -> Iterable[Metric]:
-        """Returns the metrics' names."""
-        return [GaugeMetricFamily(name, help_, labels=_LABELS) for name, help_, _ in _FIGURES]
-
     def collect(self) -> Iterator[Metric]:
         """Yields the current figures."""
         gpus = list(self._gpus()) if self._has_driver else []
@@ -241,7 +231,7 @@ class Metrics:
     """Observes and counts calls and predictions, and reads ``load`` at each scrape. Thread-safe."""
 
     def __init__(self, load: Callable[[], AgentLoad]) -> None:
-        self.registry = registry = CollectorRegistry(auto_describe=True)
+        self.registry = registry = CollectorRegistry(auto_describe=True)  # takes the names from the metrics
         self._requests = Counts(
             "inferometer_requests",
             "Calls that were answered, by the gRPC status of the answer, also over HTTP.",
