@@ -11,7 +11,6 @@ https://prometheus.io/docs/practices/naming/.
 from __future__ import annotations
 
 import socket
-import socketserver
 import threading
 import time
 from bisect import bisect_left
@@ -28,10 +27,10 @@ from prometheus_client.exposition import MetricsHandler
 from prometheus_client.registry import Collector
 
 from inferometer.agent import __version__
+from inferometer.agent.server.admission import bound
 from inferometer.agent.serving.observers import Call
 from inferometer.agent.serving.prediction_watch import AgentLoad
 from inferometer.manifests.errors import (
-    ConfigurationError,
     DeviceLostError,
     HungError,
     InputError,
@@ -404,15 +403,8 @@ class MetricsServer:
     """
 
     def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:
-        try:
-            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-            self._server = _server_class(family)((host, port), _Handler.factory(registry))
-        except (OSError, UnicodeError) as error:  # the second of a name that is none, as one too long
-            reason = getattr(error, "strerror", None) or str(error)
-            raise ConfigurationError(
-                f"cannot listen on {host}:{port} for metrics: {reason}; choose another --metrics_port, or "
-                "--metrics_host"
-            ) from error
+        advice = "; choose another --metrics_port, or --metrics_host"
+        self._server = _Server(bound(host, port, " for metrics", advice), _Handler.factory(registry))
         self._host = f"[{host}]" if ":" in host else host
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_POLL_S,), name="metrics", daemon=True
@@ -440,21 +432,20 @@ class MetricsServer:
         self._server.server_close()
 
 
-def _server_class(family: int) -> type[ThreadingHTTPServer]:
-    class Server(ThreadingHTTPServer):
-        address_family = family
-        daemon_threads = True
-        block_on_close = False
+class _Server(ThreadingHTTPServer):
+    """A server on a bound socket; binding it itself, it would look up its name in the DNS."""
 
-        def server_bind(self) -> None:
-            """Binds without the DNS lookup of HTTPServer, whose result is not used."""
-            socketserver.TCPServer.server_bind(self)
-            self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+    daemon_threads = True
+    block_on_close = False
 
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            """Ignores the error: a scraper that disconnects early is not a fault of the agent."""
+    def __init__(self, listener: socket.socket, handler: type[MetricsHandler]) -> None:
+        super().__init__(listener.getsockname(), handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+        self.server_activate()
 
-    return Server
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignores the error: a scraper that disconnects early is not a fault of the agent."""
 
 
 class _Handler(MetricsHandler):
