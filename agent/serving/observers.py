@@ -14,6 +14,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from inferometer.agent.tracing.recorder import TraceContext
+
 REQUEST_ID_KEY = "x-request-id"
 """The metadata key of the request id, which the client sends or the agent generates."""
 _USABLE = re.compile(r"[\w.:/+=@-]{1,128}", re.ASCII)
@@ -24,14 +26,14 @@ _CURRENT: ContextVar[Call | None] = ContextVar("call", default=None)
 class Call:
     """A call of a method ``package.Service/Method``.
 
-    ``request_id`` comes from the client or is generated here. ``trace_id`` is the id of the client's trace,
-    None if there is none; ``peer`` is in gRPC's notation, or "unknown" if the client left before the call
-    began. ``model`` is set once it is known, and is always a name of one of the agent's models.
+    ``request_id`` comes from the client or is generated here. ``trace`` is the client's position in its
+    trace, None if there is none; ``peer`` is in gRPC's notation, or "unknown" if the client left before the
+    call began. ``model`` is set once it is known, and is always a name of one of the agent's models.
     """
 
     method: str
     request_id: str
-    trace_id: str | None = None
+    trace: TraceContext | None = None
     peer: str = ""
     model: str = ""
 

@@ -58,7 +58,6 @@ from inferometer.client.remote.rest.responses import HttpFailure, Response, of_r
 from inferometer.client.remote.rest.sockets import Endpoint, Exchanges, Flights, HttpCall
 from inferometer.manifests.errors import AgentError, InputError, PredictionError, SessionError
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
-from inferometer.protos.inference.v2 import model_config_pb2
 
 _Json: TypeAlias = Mapping[str, Any]
 BINARY_EXTENSION = "binary_tensor_data"
@@ -346,7 +345,7 @@ def _read(response: Response, message: _Message) -> _Message:
 def _read_config(response: Response) -> pb.ModelConfigResponse:
     """Returns the configuration in a response; an empty message if there is none."""
     try:
-        config = _read(response, model_config_pb2.ModelConfig())
+        config = _read(response, pb.ModelConfigResponse().config)
     except HttpFailure:  # another server's path may have something else there
         return pb.ModelConfigResponse()
     return pb.ModelConfigResponse(config=config)
