@@ -80,16 +80,23 @@ def check_free(host: str, port: int) -> None:
     """Tries to bind the address; raises ConfigurationError with the reason, which gRPC does not report."""
     if not 0 <= port <= 65535:
         raise ConfigurationError(f"port {port}: a port is 0…65535")
+    bound(host, port).close()
+
+
+def bound(host: str, port: int, purpose: str = "", advice: str = "") -> socket.socket:
+    """Returns a socket that is bound to the address; raises ConfigurationError with the reason."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
+            return probe.dup()
     except (OSError, UnicodeError) as error:  # the second of a name that is none, as one too long
         reason = getattr(error, "strerror", None) or str(error)
-        if getattr(error, "errno", None) == errno.EADDRINUSE:
+        if not advice and getattr(error, "errno", None) == errno.EADDRINUSE:
             reason = "another program listens there; choose another --port, or 0 for a free one"
-        raise ConfigurationError(f"cannot listen on {join_address(host, port)}: {reason}") from error
+        where = join_address(host, port) + purpose
+        raise ConfigurationError(f"cannot listen on {where}: {reason}{advice}") from error
 
 
 def is_loopback(host: str) -> bool:

@@ -298,13 +298,13 @@ class Calls:
         it is empty, the last part of the path is used.
         """
         began_ns = self._clock()
-        given_id = trace_id = None
+        given_id = trace = None
         for key, value in metadata:
             if key == REQUEST_ID_KEY:
                 given_id = value
             elif key == TRACEPARENT_KEY:
-                trace_id = _trace_id(value)
-        record = Call(path, self._ids.name(given_id), trace_id, peer)
+                trace = _trace(value)
+        record = Call(path, self._ids.name(given_id), trace, peer)
         enter_call(record)
         call = make(record, metadata, self._side_threads if aside else self._threads)
         if not aside:
@@ -356,10 +356,10 @@ class ObservedCall(Generic[_Call]):
         return isinstance(error, Exception)
 
 
-def _trace_id(header: str | bytes) -> str | None:
+def _trace(header: str | bytes) -> TraceContext | None:
     try:
-        return TraceContext.parse(str(header)).trace_id
-    except ConfigurationError:
+        return TraceContext.parse(str(header))
+    except ConfigurationError:  # as the W3C recommendation requires
         return None
 
 

@@ -11,7 +11,6 @@ https://prometheus.io/docs/practices/naming/.
 from __future__ import annotations
 
 import socket
-import socketserver
 import threading
 import time
 from bisect import bisect_left
@@ -28,10 +27,10 @@ from prometheus_client.exposition import MetricsHandler
 from prometheus_client.registry import Collector
 
 from inferometer.agent import __version__
+from inferometer.agent.server.admission import bound
 from inferometer.agent.serving.observers import Call
 from inferometer.agent.serving.prediction_watch import AgentLoad
 from inferometer.manifests.errors import (
-    ConfigurationError,
     DeviceLostError,
     HungError,
     InputError,
@@ -86,13 +85,12 @@ class Distribution:
 class _Labelled(Collector, Generic[_Child]):
     """A metric with one child per combination of label values. Thread-safe."""
 
-    def __init__(
-        self, name: str, description: str, labels: Sequence[str], make: Callable[[], _Child]
-    ) -> None:
+    _make: Callable[[], _Child]
+
+    def __init__(self, name: str, description: str, labels: Sequence[str]) -> None:
         self._name = name
         self._description = description
         self._labels = tuple(labels)
-        self._make = make
         self._children: dict[tuple[str, ...], _Child] = {}
         self._lock = threading.Lock()
 
@@ -103,10 +101,6 @@ class _Labelled(Collector, Generic[_Child]):
             with self._lock:
                 child = self._children.setdefault(values, self._make())
         return child
-
-    def describe(self) -> Iterable[Metric]:
-        """Returns the metric's name."""
-        return [self._family({})]
 
     def collect(self) -> Iterator[Metric]:
         """Yields the current metric."""
@@ -121,8 +115,7 @@ class _Labelled(Collector, Generic[_Child]):
 class Counts(_Labelled[Tally]):
     """A counter."""
 
-    def __init__(self, name: str, description: str, labels: Sequence[str]) -> None:
-        super().__init__(name, description, labels, Tally)
+    _make = Tally
 
     def _family(self, children: dict[tuple[str, ...], Tally]) -> Metric:
         family = CounterMetricFamily(self._name, self._description, labels=self._labels)
@@ -134,8 +127,7 @@ class Counts(_Labelled[Tally]):
 class Levels(_Labelled[Tally]):
     """A gauge."""
 
-    def __init__(self, name: str, description: str, labels: Sequence[str]) -> None:
-        super().__init__(name, description, labels, Tally)
+    _make = Tally
 
     def _family(self, children: dict[tuple[str, ...], Tally]) -> Metric:
         family = GaugeMetricFamily(self._name, self._description, labels=self._labels)
@@ -149,7 +141,8 @@ class Distributions(_Labelled[Distribution]):
 
     def __init__(self, name: str, description: str, labels: Sequence[str], bounds: Sequence[float]) -> None:
         self._bounds = tuple(map(float, bounds))
-        super().__init__(name, description, labels, lambda: Distribution(self._bounds))
+        self._make = lambda: Distribution(self._bounds)
+        super().__init__(name, description, labels)
 
     def _family(self, children: dict[tuple[str, ...], Distribution]) -> Metric:
         family = HistogramMetricFamily(self._name, self._description, labels=self._labels)
@@ -205,10 +198,6 @@ class GpuMetrics(Collector):
             pynvml.nvmlInit()  # once: it takes long
             self._has_driver = True
 
-    def describe(self) -> Iterable[Metric]:
-        """Returns the metrics' names."""
-        return [GaugeMetricFamily(name, help_, labels=_LABELS) for name, help_, _ in _FIGURES]
-
     def collect(self) -> Iterator[Metric]:
         """Yields the current figures."""
         gpus = list(self._gpus()) if self._has_driver else []
@@ -241,7 +230,7 @@ class Metrics:
     """Observes and counts calls and predictions, and reads ``load`` at each scrape. Thread-safe."""
 
     def __init__(self, load: Callable[[], AgentLoad]) -> None:
-        self.registry = registry = CollectorRegistry(auto_describe=True)
+        self.registry = registry = CollectorRegistry(auto_describe=True)  # takes the names from the metrics
         self._requests = Counts(
             "inferometer_requests",
             "Calls that were answered, by the gRPC status of the answer, also over HTTP.",
@@ -414,15 +403,8 @@ class MetricsServer:
     """
 
     def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:
-        try:
-            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-            self._server = _server_class(family)((host, port), _Handler.factory(registry))
-        except (OSError, UnicodeError) as error:  # the second of a name that is none, as one too long
-            reason = getattr(error, "strerror", None) or str(error)
-            raise ConfigurationError(
-                f"cannot listen on {host}:{port} for metrics: {reason}; choose another --metrics_port, or "
-                "--metrics_host"
-            ) from error
+        advice = "; choose another --metrics_port, or --metrics_host"
+        self._server = _Server(bound(host, port, " for metrics", advice), _Handler.factory(registry))
         self._host = f"[{host}]" if ":" in host else host
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_POLL_S,), name="metrics", daemon=True
@@ -450,21 +432,20 @@ class MetricsServer:
         self._server.server_close()
 
 
-def _server_class(family: int) -> type[ThreadingHTTPServer]:
-    class Server(ThreadingHTTPServer):
-        address_family = family
-        daemon_threads = True
-        block_on_close = False
+class _Server(ThreadingHTTPServer):
+    """A server on a bound socket; binding it itself, it would look up its name in the DNS."""
 
-        def server_bind(self) -> None:
-            """Binds without the DNS lookup of HTTPServer, whose result is not used."""
-            socketserver.TCPServer.server_bind(self)
-            self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+    daemon_threads = True
+    block_on_close = False
 
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            """Ignores the error: a scraper that disconnects early is not a fault of the agent."""
+    def __init__(self, listener: socket.socket, handler: type[MetricsHandler]) -> None:
+        super().__init__(listener.getsockname(), handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+        self.server_activate()
 
-    return Server
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignores the error: a scraper that disconnects early is not a fault of the agent."""
 
 
 class _Handler(MetricsHandler):

@@ -71,8 +71,8 @@ class JsonFormatter(logging.Formatter):
         }
         if call := current_call():
             line["request_id"] = call.request_id
-            if call.trace_id is not None:
-                line["trace_id"] = call.trace_id
+            if call.trace is not None:
+                line["trace_id"] = call.trace.trace_id
             line["method"] = call.method
         for name in EXTRAS:
             if value := getattr(record, name, None):

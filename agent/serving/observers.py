@@ -9,10 +9,12 @@ import itertools
 import re
 import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
+
+from inferometer.agent.tracing.recorder import TraceContext
 
 REQUEST_ID_KEY = "x-request-id"
 """The metadata key of the request id, which the client sends or the agent generates."""
@@ -24,14 +26,14 @@ _CURRENT: ContextVar[Call | None] = ContextVar("call", default=None)
 class Call:
     """A call of a method ``package.Service/Method``.
 
-    ``request_id`` comes from the client or is generated here. ``trace_id`` is the id of the client's trace,
-    None if there is none; ``peer`` is in gRPC's notation, or "unknown" if the client left before the call
-    began. ``model`` is set once it is known, and is always a name of one of the agent's models.
+    ``request_id`` comes from the client or is generated here. ``trace`` is the client's position in its
+    trace, None if there is none; ``peer`` is in gRPC's notation, or "unknown" if the client left before the
+    call began. ``model`` is set once it is known, and is always a name of one of the agent's models.
     """
 
     method: str
     request_id: str
-    trace_id: str | None = None
+    trace: TraceContext | None = None
     peer: str = ""
     model: str = ""
 
@@ -86,121 +88,84 @@ class QueueObserver(Protocol):
         """Called when a batch begins, with the waiting time of each of its requests in nanoseconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Total:
-    """The number of occurrences of an operation and their total time in nanoseconds."""
-
-    count: int = 0
-    total_ns: int = 0
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BatchTotals:
-    """The totals of the batches of one size: their assembly, prediction, and splitting."""
+    """The number of batches of one size, and the total times of their assembly, prediction and splitting."""
 
-    assemble: Total = Total()
-    predict: Total = Total()
-    split: Total = Total()
+    batches: int = 0
+    assemble_ns: int = 0
+    predict_ns: int = 0
+    split_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Totals:
     """The statistics of a model.
 
-    ``success`` times the answered requests, each from when it was ready for the model; ``failure`` times
-    those that were refused, failed or cancelled. Each answered request is also counted in ``queue``, and with
-    its batch in ``assemble``, ``predict`` and ``split``. ``batches`` counts predictions; ``by_size`` groups
-    them by number of inputs. ``last_unix_ms`` is the time of the last answer; 0 for never.
+    ``requests`` counts the answered requests, and ``failures`` those that were refused, failed or cancelled.
+    ``queue_ns`` is the total waiting time of the answered requests; ``assemble_ns``, ``predict_ns`` and
+    ``split_ns`` add the times of a batch once for each of its requests. ``by_size`` groups the batches by
+    number of inputs. ``last_unix_ns`` is the time of the last answer; 0 for never.
     """
 
-    inputs: int = 0
-    batches: int = 0
-    last_unix_ms: int = 0
-    success: Total = Total()
-    failure: Total = Total()
-    queue: Total = Total()
-    assemble: Total = Total()
-    predict: Total = Total()
-    split: Total = Total()
-    by_size: Mapping[int, BatchTotals] = field(default_factory=dict)
-
-
-@dataclass(slots=True, eq=False)
-class _Sums:
-    """The number of batches of one size and their total times in nanoseconds."""
-
-    batches: int = 0
-    assemble: int = 0
-    predict: int = 0
-    split: int = 0
+    requests: int = 0
+    queue_ns: int = 0
+    assemble_ns: int = 0
+    predict_ns: int = 0
+    split_ns: int = 0
+    failures: int = 0
+    failures_ns: int = 0
+    last_unix_ns: int = 0
+    by_size: dict[int, BatchTotals] = field(default_factory=dict)
 
     @property
-    def totals(self) -> BatchTotals:
-        return BatchTotals(
-            Total(self.batches, self.assemble),
-            Total(self.batches, self.predict),
-            Total(self.batches, self.split),
-        )
+    def inputs(self) -> int:
+        """The number of predicted inputs."""
+        return sum(size * each.batches for size, each in self.by_size.items())
+
+    @property
+    def batches(self) -> int:
+        """The number of predictions."""
+        return sum(each.batches for each in self.by_size.values())
 
 
 class ModelStatistics:
-    """Counts the batches and requests of a model. Thread-safe.
-
-    It adds up plain numbers, once for each batch; ``totals``, which is rarely read, derives the rest.
-    """
+    """Counts the batches and requests of a model. Thread-safe."""
 
     def __init__(self, unix_ns: Callable[[], int]) -> None:
         self._unix_ns = unix_ns
         self._lock = threading.Lock()
-        self._by_size: dict[int, _Sums] = {}
-        self._requests = 0
-        self._queue_ns = 0
-        # each batch once for each of its requests
-        self._assemble_ns = self._predict_ns = self._split_ns = 0
-        self._last_unix_ns = 0
-        self._failures = 0
-        self._failures_ns = 0
+        self._totals = Totals()
 
     @property
     def totals(self) -> Totals:
-        """The totals so far."""
+        """A copy of the totals so far."""
         with self._lock:
-            requests, batches = self._requests, sum(each.batches for each in self._by_size.values())
-            assemble, predict, split = self._assemble_ns, self._predict_ns, self._split_ns
-            return Totals(
-                inputs=sum(size * each.batches for size, each in self._by_size.items()),
-                batches=batches,
-                last_unix_ms=self._last_unix_ns // 1_000_000,
-                success=Total(requests, self._queue_ns + assemble + predict + split),
-                failure=Total(self._failures, self._failures_ns),
-                queue=Total(requests, self._queue_ns),
-                assemble=Total(requests, assemble),
-                predict=Total(requests, predict),
-                split=Total(requests, split),
-                by_size={size: each.totals for size, each in self._by_size.items()},
-            )
+            by_size = {size: replace(each) for size, each in self._totals.by_size.items()}
+            return replace(self._totals, by_size=by_size)
 
     def answered(
         self, requests: int, inputs: int, *, queue_ns: int, assemble_ns: int, predict_ns: int, split_ns: int
     ) -> None:
         """Counts a batch; ``queue_ns`` is the sum over its requests."""
         with self._lock:
-            sums = self._by_size.get(inputs)
-            if sums is None:
-                sums = self._by_size[inputs] = _Sums()
-            sums.batches += 1
-            sums.assemble += assemble_ns
-            sums.predict += predict_ns
-            sums.split += split_ns
-            self._requests += requests
-            self._queue_ns += queue_ns
-            self._assemble_ns += requests * assemble_ns
-            self._predict_ns += requests * predict_ns
-            self._split_ns += requests * split_ns
-            self._last_unix_ns = self._unix_ns()
+            totals = self._totals
+            batches = totals.by_size.get(inputs)
+            if batches is None:
+                batches = totals.by_size[inputs] = BatchTotals()
+            batches.batches += 1
+            batches.assemble_ns += assemble_ns
+            batches.predict_ns += predict_ns
+            batches.split_ns += split_ns
+            totals.requests += requests
+            totals.queue_ns += queue_ns
+            totals.assemble_ns += requests * assemble_ns
+            totals.predict_ns += requests * predict_ns
+            totals.split_ns += requests * split_ns
+            totals.last_unix_ns = self._unix_ns()
 
     def failed(self, time_ns: int) -> None:
         """Counts a request without an answer, and adds its time."""
         with self._lock:
-            self._failures += 1
-            self._failures_ns += time_ns
+            self._totals.failures += 1
+            self._totals.failures_ns += time_ns

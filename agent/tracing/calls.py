@@ -3,31 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import Enum
 from urllib.parse import unquote
 
 from inferometer.agent.tracing.recorder import Attributes, AttributeValue, SpanKind, SpanRole, TraceLevel
 
-OK = "OK"
-_CODES = (
-    OK,
-    "CANCELLED",
-    "UNKNOWN",
-    "INVALID_ARGUMENT",
-    "DEADLINE_EXCEEDED",
-    "NOT_FOUND",
-    "ALREADY_EXISTS",
-    "PERMISSION_DENIED",
-    "RESOURCE_EXHAUSTED",
-    "FAILED_PRECONDITION",
-    "ABORTED",
-    "OUT_OF_RANGE",
-    "UNIMPLEMENTED",
-    "INTERNAL",
-    "UNAVAILABLE",
-    "DATA_LOSS",
-    "UNAUTHENTICATED",
-)
-"""The names of gRPC's status codes, indexed by number."""
+_OK = "OK"
 _SERVER_FAULTS = {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
 """The codes with which a server's span has failed; all other codes are caused by the client."""
 
@@ -75,24 +56,25 @@ def _at(side: str, host: str, port: int) -> dict[str, AttributeValue]:
     return {f"{side}.address": host.strip("[]"), f"{side}.port": port}
 
 
-def ended(call: SpanKind, code: str, http_status: int | None = None) -> SpanKind:
-    """Returns the kind of span for a call once it has ended with a status code.
+def ended(call: SpanKind, code: Enum | None = None, http_status: int | None = None) -> SpanKind:
+    """Returns the kind of span for a call once it has ended with a ``grpc.StatusCode``, or None for OK.
 
     A request over HTTP has its ``http_status`` instead, if there was any response.
     """
+    name, number = (_OK, 0) if code is None else (code.name, code.value[0])
     attributes = dict(call.attributes)
     if "http.request.method" in attributes:
-        return replace(call, attributes=_ended_http(call.role, attributes, code, http_status))
-    attributes["rpc.grpc.status_code"] = _CODES.index(code)
-    if code != OK and (call.role is SpanRole.CLIENT or code in _SERVER_FAULTS):
-        attributes["error.type"] = code
+        return replace(call, attributes=_ended_http(call.role, attributes, name, http_status))
+    attributes["rpc.grpc.status_code"] = number
+    if name != _OK and (call.role is SpanRole.CLIENT or name in _SERVER_FAULTS):
+        attributes["error.type"] = name
     return replace(call, attributes=tuple(sorted(attributes.items())))
 
 
 def _ended_http(
     role: SpanRole, attributes: dict[str, AttributeValue], code: str, status: int | None
 ) -> Attributes:
-    if status is None and code == OK:
+    if status is None and code == _OK:
         status = _HTTP_OK
     if status is not None:
         attributes["http.response.status_code"] = status

@@ -19,7 +19,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.tracing.calls import OK, ended
+from inferometer.agent.tracing.calls import ended
 from inferometer.agent.tracing.recorder import SpanKind, TraceContext, TraceLevel, TraceScope
 from inferometer.evaluators.load.arrivals import Extent, PoissonArrivals, Schedule
 from inferometer.evaluators.load.issuer import RunLimits, RunWatch, drain, frozen_heap, run_open_loop
@@ -346,7 +346,7 @@ class LoadTrace:
             kind = SpanKind.of("query", TraceLevel.APPLICATION_TRACE, query=query, **found)
             scope = run_scope.add(kind, began_ns + due_ns, began_ns + done_ns)
             if call is not None:
-                of_call = ended(call, OK) if error is None else _failed(call, error)
+                of_call = ended(call) if error is None else _failed(call, error)
                 ids = (scope.parent_id, sample.span_id(query))
                 self._scope.recorder.add(
                     of_call, began_ns + sent_ns, began_ns + done_ns, ids[0], span_id=ids[1]

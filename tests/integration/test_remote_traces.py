@@ -2,6 +2,7 @@
 
 import time
 from contextlib import ExitStack
+from contextvars import copy_context
 from functools import partial
 
 import grpc
@@ -15,6 +16,7 @@ from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import SessionOptions, open_session, select_model
 from inferometer.agent.preprocessing.inputs import Input, Tensor
 from inferometer.agent.protocol.status import LEVEL_KEY, TRACEPARENT_KEY
+from inferometer.agent.server.calls import CallContext, Calls
 from inferometer.agent.server.native.call_tracing import ServerTracing
 from inferometer.agent.server.native.predict_service import PredictService
 from inferometer.agent.server.server import AgentServer, ServerOptions
@@ -140,7 +142,7 @@ def test_a_warm_up_keeps_no_layers(digits):
 
 def test_without_a_trace_nothing_is_asked_for_and_nothing_comes(agent, monkeypatch):
     begun = []
-    monkeypatch.setattr(ServerTracing, "trace_of", lambda self, metadata, _: begun.append(dict(metadata)))
+    monkeypatch.setattr(ServerTracing, "begin", lambda self, call: begun.append(dict(call.metadata)))
     with open_remote_agent(agent.address, "Mean") as remote:
         list(remote.predict_batches(batches(2, 2)))
     assert begun
@@ -228,7 +230,7 @@ def test_an_agent_that_is_lost_leaves_the_spans_of_the_client(spawn_agent):
 
 def test_an_agent_of_an_earlier_version_is_noted(start_agent, monkeypatch):
     """One that has no method that tells the time, and does not know of traces."""
-    monkeypatch.setattr(ServerTracing, "trace_of", lambda self, metadata, _: None)
+    monkeypatch.setattr(ServerTracing, "begin", lambda self, call: None)
     all_methods = PredictService.methods
 
     def fewer(service):
@@ -314,6 +316,20 @@ def test_clocks_that_may_be_the_same_are_not_set():
     assert found.shift_ns == 0
 
 
+class Called(CallContext):
+    """A call without a deadline."""
+
+    def deadline_ns(self, clock):
+        return None
+
+
+def called(metadata):
+    """A call with this metadata, which has ended."""
+    observe = partial(Calls(None, None).observed, "service/Method", metadata.items(), "", Called, aside=True)
+    with copy_context().run(observe) as call:  # which is not the current call of the test
+        return call
+
+
 @pytest.mark.parametrize(
     "metadata",
     [
@@ -326,12 +342,12 @@ def test_clocks_that_may_be_the_same_are_not_set():
     ],
 )
 def test_calls_that_ask_for_no_trace_have_none(metadata):
-    assert ServerTracing().trace_of(metadata) is None
+    assert ServerTracing().begin(called(metadata)) is None
 
 
 def test_a_level_that_there_is_not_is_refused(agent):
     with pytest.raises(ConfigurationError, match="unknown trace level"):
-        ServerTracing().trace_of({"traceparent": CALLER, LEVEL_KEY: "DEEP"})
+        ServerTracing().begin(called({"traceparent": CALLER, LEVEL_KEY: "DEEP"}))
     with grpc.insecure_channel(agent.address) as channel, pytest.raises(grpc.RpcError) as error:
         PredictServiceStub(channel).Open(
             predict_pb2.OpenRequest(model_name="Mean"),

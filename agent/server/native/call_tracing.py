@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ import grpc
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.hardware.environment import AGENT_SERVICE, process_resource
 from inferometer.agent.protocol.conversion import TracePart
-from inferometer.agent.protocol.status import LAYERS_KEY, LEVEL_KEY, TRACEPARENT_KEY, status_code
+from inferometer.agent.protocol.status import LAYERS_KEY, LEVEL_KEY, status_code
 from inferometer.agent.server.calls import CallContext
 from inferometer.agent.tracing.calls import ended
 from inferometer.agent.tracing.exporting import ExportReport, TraceExport
@@ -21,11 +21,9 @@ from inferometer.agent.tracing.recorder import (
     Attributes,
     SpanKind,
     SpanRecorder,
-    TraceContext,
     TraceLevel,
     TraceScope,
 )
-from inferometer.manifests.errors import ConfigurationError
 
 _REQUEST = SpanKind("request", TraceLevel.APPLICATION_TRACE)
 
@@ -39,24 +37,23 @@ class CallTrace(Closeable):
     """The trace of one call until it is closed; without an ``export``, the client receives the spans.
 
     ``scope`` is a child of the call's own span, which begins at construction and ends with the last part.
-    ``http_status`` returns the HTTP status of a call that raised an error.
     """
 
     def __init__(
         self,
         caller: TraceScope,
-        export: TraceExport | None = None,
-        resource: Attributes = (),
-        call: SpanKind | None = None,
-        http_status: Callable[[BaseException], int | None] = lambda _: None,
+        call: CallContext,
+        span: SpanKind,
+        export: TraceExport | None,
+        resource: Attributes,
     ) -> None:
         self._caller = caller
-        self._http_status_of = http_status
-        self._http_status: int | None = None
         self._call = call
+        self._span: SpanKind | None = span
+        self._http_status: int | None = None
         self._recorder = recorder = caller.recorder
         self._began_ns = recorder.clock()
-        self.scope = caller if call is None else replace(caller, parent_id=recorder.new_id())
+        self.scope = replace(caller, parent_id=recorder.new_id())
         self._code = grpc.StatusCode.OK
         self._resource = resource
         self._export = export
@@ -67,7 +64,7 @@ class CallTrace(Closeable):
     def __exit__(self, *raised: object) -> None:
         error = raised[1]
         if isinstance(error, BaseException):
-            self._code, self._http_status = status_code(error), self._http_status_of(error)
+            self._code, self._http_status = status_code(error), self._call.http_status(error)
         self.close()
 
     def close(self) -> None:
@@ -111,9 +108,9 @@ class CallTrace(Closeable):
 
     def _end_call(self) -> None:
         """Records the call's own span once."""
-        call, self._call = self._call, None
-        if call is not None:
-            kind, recorder = ended(call, self._code.name, self._http_status), self._recorder
+        span, self._span = self._span, None
+        if span is not None:
+            kind, recorder = ended(span, self._code, self._http_status), self._recorder
             span_id, parent_id = self.scope.parent_id, self._caller.parent_id
             recorder.add(kind, self._began_ns, recorder.clock(), parent_id, span_id=span_id)
 
@@ -141,46 +138,24 @@ class ServerTracing:
         """Sets the address that the agent listens on, for the spans of its calls."""
         self._listens_at = (("server.address", host), ("server.port", port))
 
-    def begin(self, call: CallContext) -> CallTrace | None:
+    def begin(self, call: CallContext, *, exported: bool = False) -> CallTrace | None:
         """Returns the trace of a call; None if the call is not traced.
+
+        ``exported`` says that the client receives no spans, whatever it asks for.
 
         Raises ConfigurationError if the client names an unknown level.
         """
-        metadata = {str(key): str(value) for key, value in call.metadata}
-        return self.trace_of(metadata, call.span(self._listens_at))
-
-    def begin_exported(self, call: CallContext) -> CallTrace | None:
-        """Returns the trace of a call whose client receives no spans; None if it is not traced."""
-        if self._export is None:
+        caller = call.record.trace
+        if caller is None:
             return None
-        header = next((str(value) for key, value in call.metadata if key == TRACEPARENT_KEY), None)
-        if header is None:
-            return None
-        return self.trace_of({TRACEPARENT_KEY: header}, call.span(self._listens_at), call.http_status)
-
-    def trace_of(
-        self,
-        metadata: Mapping[str, str],
-        call: SpanKind | None = None,
-        http_status: Callable[[BaseException], int | None] = lambda _: None,
-    ) -> CallTrace | None:
-        """Returns the trace that the metadata requests, with the span of ``call``; see ``begin``."""
-        header = metadata.get(TRACEPARENT_KEY)
-        if header is None:
-            return None
-        try:
-            caller = TraceContext.parse(header)
-        except ConfigurationError:  # as the W3C recommendation requires
-            return None
-        wanted = metadata.get(LEVEL_KEY)
+        asked = {} if exported else {key: str(value) for key, value in call.metadata}
+        wanted = asked.get(LEVEL_KEY)
         level = self._level if wanted is None else TraceLevel.named(wanted)
         export = self._export if wanted is None else None
         if not caller.sampled or level is TraceLevel.NO_TRACE or (wanted is None and export is None):
             return None
-        recorder = SpanRecorder(caller, level)
-        layers = metadata.get(LAYERS_KEY) != "0"
-        scope = TraceScope(recorder, caller.span_id, layers)
-        return CallTrace(scope, export, self._resource, call, http_status)
+        scope = TraceScope(SpanRecorder(caller, level), caller.span_id, asked.get(LAYERS_KEY) != "0")
+        return CallTrace(scope, call, call.span(self._listens_at), export, self._resource)
 
     def close(self) -> ExportReport | None:
         """Ends the export and returns its outcome, if any spans were exported."""

@@ -17,12 +17,12 @@ from typing import Any, cast
 import uvicorn
 
 from inferometer.agent.protocol.status import HttpRequestError
-from inferometer.agent.server.admission import Limits, client_named, join_address
+from inferometer.agent.server.admission import Limits, bound, client_named, join_address
 from inferometer.agent.server.calls import HttpCall
 from inferometer.agent.server.rest.app import JOINED_BYTES, RestApp
 from inferometer.agent.server.rest.http_connection import CheckingServer, HttpConnection
 from inferometer.agent.server.tls import ServerTls, tls_context
-from inferometer.manifests.errors import ConfigurationError, RequestCancelledError
+from inferometer.manifests.errors import RequestCancelledError
 
 SILENCE_S = 20.0
 """The longest pause that a client may make within the body of a request."""
@@ -189,7 +189,9 @@ class HttpServer:
         config.ssl = context
         self._server = _Server(config, Limited)
         self._serving: Future[Any] | None = None
-        self._socket = _bound(host, port)
+        advice = "; choose another --http_port, or 0 for a free one"
+        self._socket = bound(host, port, " for HTTP", advice)
+        self._socket.setblocking(False)
         self.port = int(self._socket.getsockname()[1])
         """The port that the server listens on."""
         address = join_address(host, self.port)
@@ -257,29 +259,3 @@ class _Server(CheckingServer):
         """Stops accepting connections."""
         for listener in self.servers:
             listener.close()
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        found = socket.socket(family, kind, protocol)
-    except (OSError, UnicodeError) as error:  # the second of a name that is none, as one too long
-        raise _cannot_listen(host, port, error) from error
-    try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
-        found.setblocking(False)
-    except OSError as error:
-        found.close()
-        raise _cannot_listen(host, port, error) from error
-    return found
-
-
-def _cannot_listen(host: str, port: int, error: Exception) -> ConfigurationError:
-    reason = getattr(error, "strerror", None) or str(error)
-    return ConfigurationError(
-        f"cannot listen on {join_address(host, port)} for HTTP: {reason}; "
-        "choose another --http_port, or 0 for a free one"
-    )

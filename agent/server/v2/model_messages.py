@@ -16,7 +16,7 @@ from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.open_inference.codec import TensorSignature, titled, v2_version
 from inferometer.agent.serving.batching import BatchingOptions, QueuePolicy
-from inferometer.agent.serving.observers import Total, Totals
+from inferometer.agent.serving.observers import Totals
 from inferometer.agent.serving.served_models import SERVE_ALL, VersionChoice, VersionPolicy
 from inferometer.manifests.errors import ConfigurationError, suggestion
 from inferometer.manifests.inputs import ImageParameters, Layout
@@ -30,6 +30,7 @@ _FORMATS: Mapping[Layout | None, config_pb.ModelInput.Format.ValueType] = {
     Layout.HWC: config_pb.ModelInput.FORMAT_NHWC,
 }
 _US_PER_MS = 1000
+_NS_PER_MS = 1_000_000
 _MAX_UINT32 = 2**32 - 1
 
 
@@ -127,28 +128,29 @@ def statistics_message(name: str, version: str, totals: Totals | None) -> pb.Mod
     ``compute_input`` is the time of assembling batches, ``compute_output`` that of splitting them.
     """
     totals = totals or Totals()
+    requests, compute_ns = totals.requests, totals.assemble_ns + totals.predict_ns + totals.split_ns
     return pb.ModelStatistics(
         name=name,
         version=version,
-        last_inference=totals.last_unix_ms,
+        last_inference=totals.last_unix_ns // _NS_PER_MS,
         inference_count=totals.inputs,
         execution_count=totals.batches,
         inference_stats=pb.InferStatistics(
-            success=_duration(totals.success),
-            fail=_duration(totals.failure),
-            queue=_duration(totals.queue),
-            compute_input=_duration(totals.assemble),
-            compute_infer=_duration(totals.predict),
-            compute_output=_duration(totals.split),
+            success=_duration(requests, totals.queue_ns + compute_ns),
+            fail=_duration(totals.failures, totals.failures_ns),
+            queue=_duration(requests, totals.queue_ns),
+            compute_input=_duration(requests, totals.assemble_ns),
+            compute_infer=_duration(requests, totals.predict_ns),
+            compute_output=_duration(requests, totals.split_ns),
         ),
         batch_stats=[
             pb.InferBatchStatistics(
                 batch_size=size,
-                compute_input=_duration(batches.assemble),
-                compute_infer=_duration(batches.predict),
-                compute_output=_duration(batches.split),
+                compute_input=_duration(each.batches, each.assemble_ns),
+                compute_infer=_duration(each.batches, each.predict_ns),
+                compute_output=_duration(each.batches, each.split_ns),
             )
-            for size, batches in sorted(totals.by_size.items())
+            for size, each in sorted(totals.by_size.items())
         ],
     )
 
@@ -189,8 +191,8 @@ def _parameters(description: SystemDescription) -> dict[str, str]:
     return found
 
 
-def _duration(total: Total) -> pb.StatisticDuration:
-    return pb.StatisticDuration(count=total.count, ns=total.total_ns)
+def _duration(count: int, ns: int) -> pb.StatisticDuration:
+    return pb.StatisticDuration(count=count, ns=ns)
 
 
 _CONFIG = "config"

@@ -110,7 +110,7 @@ class InferenceService:
 
     async def model_infer(self, request: InferCall, call: CallContext) -> InferAnswer:
         """Runs a model on a request."""
-        trace = None if call.record.trace_id is None else self._tracing.begin_exported(call)
+        trace = self._tracing.begin(call, exported=True)
         if trace is None:
             return await self._inference.infer(request, call)
         with trace:
@@ -123,7 +123,7 @@ class InferenceService:
 
         Each request has one response, which is the final one: as in Triton, no empty response follows.
         """
-        trace = None if call.record.trace_id is None else self._tracing.begin_exported(call)
+        trace = self._tracing.begin(call, exported=True)
 
         async def answer(request: InferCall) -> InferAnswer | pb.ModelStreamInferResponse:
             try:

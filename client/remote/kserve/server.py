@@ -9,9 +9,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any
 
 import grpc
+from google.protobuf.message import Message
 
 from inferometer.agent.tracing.calls import client_call
 from inferometer.agent.tracing.recorder import SpanKind
@@ -104,6 +105,8 @@ class KServeServer(ABC):
     """A connection to a server over gRPC or HTTP. Thread-safe."""
 
     address: KServeAddress
+    _model_timeout_s: float
+    """How long loading a model may take."""
     extensions: tuple[str, ...] = ()
     """The extensions that ``identity`` has returned."""
 
@@ -114,8 +117,8 @@ class KServeServer(ABC):
             AgentError: The server cannot be reached, does not speak the protocol, or is not ready.
         """
         with translate_errors(self.address):
-            ready = self._server_ready()
-        if not ready:
+            answer = self._ask(pb.ServerReadyRequest())
+        if not answer.ready:
             raise AgentError(
                 f"server {self.address.server}: is not ready; wait until it has loaded its models"
             )
@@ -131,11 +134,12 @@ class KServeServer(ABC):
         """
         what = f'{self.address.server}: model "{name}"' + (f" version {version}" if version else "")
         with translate_errors(self.address, what, late="give it longer with --open_timeout"):
-            metadata = self._metadata(name, version)
+            request = pb.ModelMetadataRequest(name=name, version=version)
+            metadata: pb.ModelMetadataResponse = self._ask(request, self._model_timeout_s)
         # after the metadata, because that call may have loaded the model
         with translate_errors(self.address, what):
-            ready = self._model_ready(name, version)
-        if not ready:
+            answer = self._ask(pb.ModelReadyRequest(name=name, version=version))
+        if not answer.ready:
             raise AgentError(f"server {what} is not ready; load it there")
         return metadata
 
@@ -146,9 +150,7 @@ class KServeServer(ABC):
             AgentError: The server cannot be reached.
         """
         with translate_errors(self.address):
-            answer = self._server_metadata()
-        if answer is None:
-            return ServerIdentity()
+            answer = self._ask(pb.ServerMetadataRequest())
         self.extensions = tuple(answer.extensions)
         return ServerIdentity(
             " ".join(answer.name.split()), " ".join(answer.version.split()), self.extensions
@@ -161,7 +163,9 @@ class KServeServer(ABC):
             AgentError: The connection to the server was lost.
         """
         with translate_errors(self.address):
-            return self._config(name, version)
+            request = pb.ModelConfigRequest(name=name, version=version)
+            answer = self._ask(request, self._model_timeout_s)
+        return answer.config if answer.HasField("config") else None
 
     def register_memory(self, name: str, key: str, byte_size: int) -> None:
         """Registers the first bytes of a segment of shared memory.
@@ -170,7 +174,7 @@ class KServeServer(ABC):
             AgentError: The server rejects the registration.
         """
         with translate_errors(self.address):
-            self._register(name, key, byte_size)
+            self._ask(pb.SystemSharedMemoryRegisterRequest(name=name, key=key, byte_size=byte_size))
 
     def unregister_memory(self, name: str) -> None:
         """Asks the server to release a region of shared memory.
@@ -179,7 +183,7 @@ class KServeServer(ABC):
             AgentError: The server cannot be reached.
         """
         with translate_errors(self.address):
-            self._unregister(name)
+            self._ask(pb.SystemSharedMemoryUnregisterRequest(name=name))
 
     def infer(self, request: bytes, timeout_s: float | None, metadata: Metadata = ()) -> bytes:
         """Sends one encoded request, and returns the encoded response if it reports success.
@@ -206,30 +210,11 @@ class KServeServer(ABC):
             raise infer_error(error, self.address) from error
 
     @abstractmethod
-    def _server_ready(self) -> bool:
-        """Returns whether the server is ready; raises grpc.RpcError, as do the other calls below."""
+    def _ask(self, request: Message, timeout_s: float = CONNECT_TIMEOUT_S) -> Any:
+        """Returns the response to a request that is not for inference; raises grpc.RpcError.
 
-    @abstractmethod
-    def _server_metadata(self) -> pb.ServerMetadataResponse | None:
-        """Requests the server's metadata; returns None if it has none."""
-
-    @abstractmethod
-    def _metadata(self, name: str, version: str) -> pb.ModelMetadataResponse:
-        """Requests a model's metadata, and waits as long as loading the model may take."""
-
-    @abstractmethod
-    def _model_ready(self, name: str, version: str) -> bool:
-        """Returns whether a model is ready."""
-
-    @abstractmethod
-    def _config(self, name: str, version: str) -> model_config_pb2.ModelConfig | None:
-        """Requests a model's configuration; returns None if it has none."""
-
-    @abstractmethod
-    def _register(self, name: str, key: str, byte_size: int) -> None: ...
-
-    @abstractmethod
-    def _unregister(self, name: str) -> None: ...
+        It is empty if the server has no metadata about itself, or no configuration of the model.
+        """
 
     @abstractmethod
     def _exchange(self, request: bytes, timeout_s: float | None, metadata: Metadata) -> bytes: ...
@@ -268,7 +253,7 @@ class KServeServer(ABC):
 
 INFER_PATH = f"{pb.DESCRIPTOR.services_by_name['GRPCInferenceService'].full_name}/ModelInfer"
 """The method that runs a model."""
-_Answer = TypeVar("_Answer")
+_UNANSWERED = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
 # Less often than agents are pinged: a server that does not know this client may take more for an attack.
 _OPTIONS = (("grpc.keepalive_time_ms", 300_000),)
 
@@ -292,46 +277,17 @@ class KServeConnection(ServerConnection, KServeServer):
     def _unary(self, channel: grpc.Channel) -> grpc.UnaryUnaryMultiCallable[bytes, bytes]:
         return channel.unary_unary(f"/{INFER_PATH}")
 
-    def _server_metadata(self) -> pb.ServerMetadataResponse | None:
+    def _ask(self, request: Message, timeout_s: float = CONNECT_TIMEOUT_S) -> Any:
+        method = getattr(self._methods, request.DESCRIPTOR.name.removesuffix("Request"))
         try:
-            return self._call(self._methods.ServerMetadata, pb.ServerMetadataRequest())
+            return method(request, timeout=timeout_s, metadata=self.metadata)
         except grpc.RpcError as error:
-            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-                return None
+            match request:
+                case pb.ServerMetadataRequest() if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                    return pb.ServerMetadataResponse()
+                case pb.ModelConfigRequest() if error.code() not in _UNANSWERED:
+                    return pb.ModelConfigResponse()
             raise
-
-    def _register(self, name: str, key: str, byte_size: int) -> None:
-        request = pb.SystemSharedMemoryRegisterRequest(name=name, key=key, byte_size=byte_size)
-        self._call(self._methods.SystemSharedMemoryRegister, request)
-
-    def _unregister(self, name: str) -> None:
-        request = pb.SystemSharedMemoryUnregisterRequest(name=name)
-        self._call(self._methods.SystemSharedMemoryUnregister, request)
-
-    def _server_ready(self) -> bool:
-        return self._call(self._methods.ServerReady, pb.ServerReadyRequest()).ready
-
-    def _metadata(self, name: str, version: str) -> pb.ModelMetadataResponse:
-        request = pb.ModelMetadataRequest(name=name, version=version)
-        return self._call(self._methods.ModelMetadata, request, self._model_timeout_s)
-
-    def _model_ready(self, name: str, version: str) -> bool:
-        return self._call(self._methods.ModelReady, pb.ModelReadyRequest(name=name, version=version)).ready
-
-    def _config(self, name: str, version: str) -> model_config_pb2.ModelConfig | None:
-        request = pb.ModelConfigRequest(name=name, version=version)
-        try:
-            answer = self._call(self._methods.ModelConfig, request, self._model_timeout_s)
-        except grpc.RpcError as error:
-            if error.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}:
-                raise
-            return None
-        return answer.config if answer.HasField("config") else None
-
-    def _call(
-        self, method: Callable[..., _Answer], request: object, timeout_s: float = CONNECT_TIMEOUT_S
-    ) -> _Answer:
-        return method(request, timeout=timeout_s, metadata=self.metadata)
 
     @property
     def call(self) -> SpanKind:

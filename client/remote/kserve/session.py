@@ -22,7 +22,7 @@ from inferometer.agent.inference.session import MAX_PREPROCESS_THREADS, Session
 from inferometer.agent.preprocessing.inputs import Input, Payload, Tensors, batch_size
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.protocol.status import TRACEPARENT_KEY
-from inferometer.agent.tracing.calls import OK, ended
+from inferometer.agent.tracing.calls import ended
 from inferometer.agent.tracing.recorder import SpanKind, TraceLevel, TraceScope
 from inferometer.client.remote.call_target import BeginCall, CallFlight, CallTarget, Outcome
 from inferometer.client.remote.kserve.messages import Fit, InferForm, InferReply, outputs_in_order
@@ -124,7 +124,7 @@ class CallRecorder:
     def __init__(self, scope: TraceScope, kind: SpanKind) -> None:
         self._scope = scope
         self._kind = kind
-        self._calls: list[tuple[str, int | None, int, int, int]] = []
+        self._calls: list[tuple[grpc.StatusCode, int | None, int, int, int]] = []
 
     @contextmanager
     def call(self) -> Iterator[tuple[tuple[str, str], ...]]:
@@ -132,13 +132,13 @@ class CallRecorder:
         recorder = self._scope.recorder
         span_id = recorder.new_id()
         context = replace(recorder.context, span_id=span_id)
-        code, status, began_ns = "UNKNOWN", None, recorder.clock()
+        code, status, began_ns = grpc.StatusCode.UNKNOWN, None, recorder.clock()
         try:
             yield ((TRACEPARENT_KEY, context.traceparent),)
-            code = OK
+            code = grpc.StatusCode.OK
         except InferometerError as error:
             if isinstance(error.__cause__, grpc.RpcError):
-                code = error.__cause__.code().name
+                code = error.__cause__.code()
                 status = getattr(error.__cause__, "http_status", None)
             raise
         finally:

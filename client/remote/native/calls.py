@@ -227,7 +227,7 @@ class RemoteTrace:
     def call_ended(self, code: grpc.StatusCode = grpc.StatusCode.OK) -> None:
         """Records the call, which has just ended with a status."""
         recorder = self.scope.recorder
-        kind = ended(self._call, code.name)
+        kind = ended(self._call, code)
         recorder.add(kind, self._began_ns, recorder.clock(), self.scope.parent_id, span_id=self._call_id)
 
     def measure_clock(self, ask: Callable[[], int], known: ClockOffset | None = None) -> ClockOffset | None:

@@ -58,7 +58,6 @@ from inferometer.client.remote.rest.responses import HttpFailure, Response, of_r
 from inferometer.client.remote.rest.sockets import Endpoint, Exchanges, Flights, HttpCall
 from inferometer.manifests.errors import AgentError, InputError, PredictionError, SessionError
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
-from inferometer.protos.inference.v2 import model_config_pb2
 
 _Json: TypeAlias = Mapping[str, Any]
 BINARY_EXTENSION = "binary_tensor_data"
@@ -237,46 +236,37 @@ class KServeHttpConnection(KServeServer):
         at = self.address.agent
         return http_client_call("POST", INFER_TEMPLATE, at.host, at.port)
 
-    def _server_metadata(self) -> pb.ServerMetadataResponse | None:
-        response = self._ask("GET", "/v2")
-        return None if response.status in _MISSING else self._read(response, pb.ServerMetadataResponse())
-
-    def _register(self, name: str, key: str, byte_size: int) -> None:
-        body = json.dumps({"key": key, "offset": 0, "byte_size": byte_size}).encode()
-        self._require(self._ask("POST", f"{_region(name)}/register", body))
-
-    def _unregister(self, name: str) -> None:
-        self._require(self._ask("POST", f"{_region(name)}/unregister"))
-
-    def _server_ready(self) -> bool:
-        response = self._ask("GET", "/v2/health/ready")
-        if response.status in _MISSING:
-            raise HttpFailure(grpc.StatusCode.UNIMPLEMENTED, str(of_response(response)), response.status)
-        if response.status in {401, 403}:
-            raise of_response(response)
-        return response.status == _OK
-
-    def _metadata(self, name: str, version: str) -> pb.ModelMetadataResponse:
-        response = self._ask("GET", model_path(name, version), timeout_s=self._model_timeout_s)
-        return self._read(response, pb.ModelMetadataResponse())
-
-    def _model_ready(self, name: str, version: str) -> bool:
-        response = self._ask("GET", f"{model_path(name, version)}/ready")
-        if response.status in {401, 403, 503}:
-            raise of_response(response)
-        return response.status == _OK and _says_ready(response)
-
-    def _config(self, name: str, version: str) -> model_config_pb2.ModelConfig | None:
-        path = f"{model_path(name, version)}/config"
-        response = self._ask("GET", path, timeout_s=self._model_timeout_s)
-        if response.status != _OK:
-            return None
-        try:
-            return ParseDict(
-                json_object(response.body), model_config_pb2.ModelConfig(), ignore_unknown_fields=True
-            )
-        except (InputError, ParseError):  # another server's path may have something else there
-            return None
+    def _ask(self, request: Message, timeout_s: float = CONNECT_TIMEOUT_S) -> Message:
+        match request:
+            case pb.ServerReadyRequest():
+                response = self._send("GET", "/v2/health/ready", timeout_s)
+                if response.status in _MISSING:
+                    text = str(of_response(response))
+                    raise HttpFailure(grpc.StatusCode.UNIMPLEMENTED, text, response.status)
+                if response.status in {401, 403}:
+                    raise of_response(response)
+                return pb.ServerReadyResponse(ready=response.status == _OK)
+            case pb.ServerMetadataRequest():
+                response, answer = self._send("GET", "/v2", timeout_s), pb.ServerMetadataResponse()
+                return answer if response.status in _MISSING else _read(response, answer)
+            case pb.ModelMetadataRequest(name=name, version=version):
+                response = self._send("GET", model_path(name, version), timeout_s)
+                return _read(response, pb.ModelMetadataResponse())
+            case pb.ModelReadyRequest(name=name, version=version):
+                response = self._send("GET", f"{model_path(name, version)}/ready", timeout_s)
+                if response.status in {401, 403, 503}:
+                    raise of_response(response)
+                return pb.ModelReadyResponse(ready=response.status == _OK and _says_ready(response))
+            case pb.ModelConfigRequest(name=name, version=version):
+                return _read_config(self._send("GET", f"{model_path(name, version)}/config", timeout_s))
+            case pb.SystemSharedMemoryRegisterRequest(name=name, key=key, byte_size=byte_size):
+                body = json.dumps({"key": key, "offset": 0, "byte_size": byte_size}).encode()
+                _require(self._send("POST", f"{_region(name)}/register", timeout_s, body))
+                return pb.SystemSharedMemoryRegisterResponse()
+            case pb.SystemSharedMemoryUnregisterRequest(name=name):
+                _require(self._send("POST", f"{_region(name)}/unregister", timeout_s))
+                return pb.SystemSharedMemoryUnregisterResponse()
+        raise NotImplementedError(request.DESCRIPTOR.name)
 
     @property
     def form(self) -> Callable[..., HttpRequestForm]:
@@ -330,24 +320,35 @@ class KServeHttpConnection(KServeServer):
         if flights is not None:
             flights.close()
 
-    def _ask(self, verb: str, path: str, body: bytes = b"", timeout_s: float = CONNECT_TIMEOUT_S) -> Response:
+    def _send(self, verb: str, path: str, timeout_s: float, body: bytes = b"") -> Response:
         more = _JSON_BODY if body else ""
         request = encode_request(verb, path, self._fixed, body, more=more)
         return Response.parse(self._exchanges.exchange(request, timeout_s))
 
-    def _require(self, response: Response) -> Response:
-        if response.status != _OK:
-            raise of_response(response)
-        return response
 
-    def _read(self, response: Response, message: _Message) -> _Message:
-        """Parses a JSON object into the corresponding gRPC message."""
-        try:
-            found: Any = json_object(self._require(response).body)
-            return ParseDict(found, message, ignore_unknown_fields=True)
-        except (InputError, ParseError) as error:
-            text = f"answered something other than {message.DESCRIPTOR.name}: {error}"
-            raise HttpFailure(grpc.StatusCode.UNIMPLEMENTED, text, response.status) from error
+def _require(response: Response) -> Response:
+    if response.status != _OK:
+        raise of_response(response)
+    return response
+
+
+def _read(response: Response, message: _Message) -> _Message:
+    """Parses a JSON object into the corresponding gRPC message."""
+    try:
+        found: Any = json_object(_require(response).body)
+        return ParseDict(found, message, ignore_unknown_fields=True)
+    except (InputError, ParseError) as error:
+        text = f"answered something other than {message.DESCRIPTOR.name}: {error}"
+        raise HttpFailure(grpc.StatusCode.UNIMPLEMENTED, text, response.status) from error
+
+
+def _read_config(response: Response) -> pb.ModelConfigResponse:
+    """Returns the configuration in a response; an empty message if there is none."""
+    try:
+        config = _read(response, pb.ModelConfigResponse().config)
+    except HttpFailure:  # another server's path may have something else there
+        return pb.ModelConfigResponse()
+    return pb.ModelConfigResponse(config=config)
 
 
 def _successful(answer: bytes) -> bytes:

@@ -63,4 +63,4 @@ def test_without_a_driver_there_are_names_and_no_figures(monkeypatch: pytest.Mon
     monkeypatch.setattr(pynvml, "nvmlInit", refuse)
     metrics = GpuMetrics()
     assert samples(metrics) == {}
-    assert len(list(metrics.describe())) == 5
+    assert len(list(metrics.collect())) == 5

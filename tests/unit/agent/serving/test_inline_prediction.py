@@ -110,10 +110,10 @@ def test_the_statistics_count_it(make, session, clock):
     totals = model.statistics.totals
 
     assert session.here
-    assert totals.success.count == before.success.count + 2 == ENOUGH + 2
-    assert (totals.inputs, totals.batches, totals.failure.count) == (ENOUGH + 2, ENOUGH + 2, 0)
-    assert totals.predict.total_ns == (ENOUGH + 2) * session.predict_ns
-    assert totals.queue.total_ns == 0
+    assert totals.requests == before.requests + 2 == ENOUGH + 2
+    assert (totals.inputs, totals.batches, totals.failures) == (ENOUGH + 2, ENOUGH + 2, 0)
+    assert totals.predict_ns == (ENOUGH + 2) * session.predict_ns
+    assert totals.queue_ns == 0
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_what_is_late_or_gone_is_not_predicted(make, session, clock):
     with pytest.raises(RequestCancelledError):
         ask(model, rows(1), is_active=lambda: False)
     assert len(session.batches) == before
-    assert (model.waiting, model.statistics.totals.failure.count) == (0, 2)
+    assert (model.waiting, model.statistics.totals.failures) == (0, 2)
 
 
 def test_an_answer_after_the_deadline_is_none(make, session, clock):
@@ -233,7 +233,7 @@ def test_an_error_is_the_callers_and_the_model_goes_on(make, session, value, err
         ask(model, rows(value))
     assert session.here
     assert ask(model, rows(2)).outputs["doubled"].tolist() == rows(4).tolist()
-    assert (model.waiting, model.busy_ns, model.statistics.totals.failure.count) == (0, 0, 1)
+    assert (model.waiting, model.busy_ns, model.statistics.totals.failures) == (0, 0, 1)
 
 
 def test_a_closed_model_refuses(make, session):

@@ -181,7 +181,7 @@ def test_a_rejected_caller_does_not_wait_for_the_prediction_under_way_and_is_cou
     assert model.waiting == 0
     session.go.set()
     assert first.numbers == [2]  # a prediction that has begun has no timeout
-    assert model.statistics.totals.failure.count == 1
+    assert model.statistics.totals.failures == 1
     assert session.batches == [rows(1).tolist()]
     model.close()
     assert model.wait_closed(20)
