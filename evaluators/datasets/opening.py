@@ -30,6 +30,7 @@ from inferometer.manifests.errors import (
     ArtifactError,
     ConfigurationError,
     DatasetError,
+    explained,
     one_line,
     printable,
     suggestion,
@@ -67,12 +68,10 @@ def backend_of(path: Path) -> str:
     Raises:
         DatasetError: Nothing is there, or it has no known format or fits more than one.
     """
-    try:
+    with explained(DatasetError, f"dataset {path} cannot be read"):
         of_file = islice(chain(_of_name(path), _of_content(path)), 1)  # one by its name or content
         found = _in_folder(path) if path.is_dir() else list(of_file)
         missing = not found and not path.exists()
-    except OSError as error:
-        raise DatasetError(f"dataset {path} cannot be read: {error.strerror or error}") from error
     if missing:
         raise DatasetError(f"dataset {path} does not exist; accepted: {_LOOKED_FOR}")
     if not found:
@@ -98,13 +97,11 @@ def may_hold_tensors(path: Path) -> bool:
 
 def _place_of(path: Path, backend: str) -> Path:
     """Returns the path that the reader of a format opens; ``path`` may be a folder that contains it."""
-    try:
+    with explained(DatasetError, f"dataset {path} cannot be read"):
         if not path.is_dir() or backend not in _SUFFIXES:
             return path
         suffix = _SUFFIXES[backend]
         names = sorted(each.name for each in path.iterdir() if each.suffix.casefold() == suffix)
-    except OSError as error:
-        raise DatasetError(f"dataset {path} cannot be read: {error.strerror or error}") from error
     if len(names) == 1 or f"train{suffix}" in names:
         return path / (names[0] if len(names) == 1 else f"train{suffix}")
     if not names:
@@ -308,10 +305,8 @@ def _opened(
     file's SHA-256, if it is known; ``named`` is the name and the version of the manifest, if there is one.
     """
     suffix = path.suffix.casefold().removeprefix(".")
-    try:
+    with explained(DatasetError, f"dataset {path} cannot be read"):
         may_be_announced = backend is None and suffix not in {"npz", "zip"} and path.is_file()
-    except OSError as error:
-        raise DatasetError(f"dataset {path} cannot be read: {error.strerror or error}") from error
     points = metadata.entry_points(group=ENTRY_POINTS, name=suffix) if may_be_announced else ()
     if announced := next(iter(points), None):
         try:

@@ -21,7 +21,7 @@ from inferometer.agent.tasks.predictions import Classifications, ClassMaps, Imag
 from inferometer.evaluators.datasets.arrays import opened_arrays, read_array
 from inferometer.evaluators.datasets.base import Dataset, Objects, Sample
 from inferometer.evaluators.datasets.coco import CocoResults, read_results
-from inferometer.evaluators.datasets.files import is_image, parse_json, shown, walk
+from inferometer.evaluators.datasets.files import is_image, parse_json, reading, shown, walk
 from inferometer.evaluators.datasets.masks import read_mask, read_target
 from inferometer.evaluators.datasets.tables import CSV_RULES
 from inferometer.evaluators.tasks.accuracy import ClassIndex, decimal
@@ -211,16 +211,12 @@ def read_rows(path: Path, column: str, *, several: bool = False) -> Mapping[str,
     if suffix not in readers:
         raise DatasetError(f"{path}: is not a file of predictions that can be read; accepted: {ACCEPTED}")
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with reading(path), path.open(encoding="utf-8-sig", newline="") as file:
             found: dict[str, Any] = {}
             for place, name, value in readers[suffix](file, column, several):
                 if name in found:
                     raise ValueError(f'{place}: "{printable(name)}" was predicted before')
                 found[name] = _numbers(value, place) if several else value
-    except OSError as error:
-        raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise DatasetError(f"{path}: is not UTF-8 at byte {error.start}") from error
     except csv.Error as error:
         raise DatasetError(f"{path}: is not CSV; {CSV_RULES}") from error
     except ValueError as error:
