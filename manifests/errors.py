@@ -40,7 +40,8 @@ valid name. Library exceptions are wrapped once, at the boundary, with ``from``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 IMPORT_FAILURES = (
     AssertionError,
@@ -216,6 +217,15 @@ class EvaluationFailed(InferometerError):  # noqa: N818 - a finding about a run,
 
 class EvaluationInterrupted(EvaluationFailed):
     """An evaluation was stopped by the user before it measured anything."""
+
+
+@contextmanager
+def explained(kind: type[InferometerError], what: str) -> Iterator[None]:
+    """Raises an error of a kind, ``WHAT: REASON``, in place of an OSError in the block."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what}: {error.strerror or error}") from error
 
 
 def printable(text: str) -> str:

@@ -71,7 +71,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "inputs without a label count as wrong",
-        "evaluators/tasks/accuracy.py",
+        "evaluators/tasks/classification.py",
         "self._evaluated += len(hits)",
         "self._evaluated += len(samples)",
         ("tests/unit/evaluators/test_accuracy.py",),

@@ -64,7 +64,7 @@ def hook(frame, event, argument):
         reads += 1
     if reads:
         since_reading.add(code.co_filename)
-    if code.co_name == "count" and "/evaluators/tasks/accuracy.py" in code.co_filename:
+    if code.co_name == "add_batch" and "/evaluators/tasks/classification.py" in code.co_filename:
         found.update(since_reading)
         note_stack(frame)
     elif code.co_name.startswith("insert") and "/neosqlite/" in code.co_filename:

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
-from inferometer.manifests.errors import IMPORT_FAILURES, ArtifactError, one_line, suggestion
+from inferometer.manifests.errors import IMPORT_FAILURES, ArtifactError, explained, one_line, suggestion
 from inferometer.manifests.files import check_directories
 
 
@@ -70,10 +70,8 @@ class ArchitectureFile:
     @classmethod
     def read(cls, path: Path) -> ArchitectureFile:
         """Reads a file without executing it; raises ArtifactError if it cannot be read."""
-        try:
+        with explained(ArtifactError, f"{path}: cannot be read"):
             return cls(path, path.read_bytes())
-        except OSError as error:
-            raise ArtifactError(f"{path}: cannot be read: {error.strerror or error}") from error
 
     @property
     def checksum(self) -> str:

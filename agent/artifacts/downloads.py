@@ -27,7 +27,7 @@ from inferometer.agent.artifacts.web import (
     open_url,
 )
 from inferometer.agent.files import sync
-from inferometer.manifests.errors import ArtifactError, ArtifactUnavailableError
+from inferometer.manifests.errors import ArtifactError, ArtifactUnavailableError, explained
 
 _CHUNK_BYTES = 1024 * 1024
 SHA256 = "sha256"
@@ -58,13 +58,10 @@ def digests(path: Path, checksum: str = "") -> dict[str, str]:
     The file is read once; raises ArtifactError if it cannot be read. The keys are the algorithms.
     """
     states = {name: hashlib.new(name, usedforsecurity=False) for name in {SHA256, _algorithm(checksum)}}
-    try:
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                for state in states.values():
-                    state.update(chunk)
-    except OSError as error:
-        raise ArtifactError(f"{path}: cannot be read: {error.strerror or error}") from error
+    with explained(ArtifactError, f"{path}: cannot be read"), path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            for state in states.values():
+                state.update(chunk)
     return {name: state.hexdigest() for name, state in states.items()}
 
 

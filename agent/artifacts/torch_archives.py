@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from inferometer.agent.artifacts.files import InputSignature
-from inferometer.manifests.errors import ArtifactError, one_line
+from inferometer.manifests.errors import ArtifactError, explained, one_line
 
 _MAX_JSON_BYTES = 256 * 1024 * 1024
 _MAX_PICKLE_BYTES = 1024 * 1024
@@ -106,24 +106,20 @@ class TorchArchive:
 def open_archive(path: Path, what: str) -> Iterator[TorchArchive]:
     """Opens an archive; errors inside the context become an ArtifactError that names ``what``."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with explained(ArtifactError, f"{path}: cannot be read"), zipfile.ZipFile(path) as archive:
             yield TorchArchive(path, archive)
-    except OSError as error:
-        raise ArtifactError(f"{path}: cannot be read: {error.strerror or error}") from error
     except _UNREADABLE as error:
         raise ArtifactError(f"{path}: is no {what} that can be read: {one_line(error)}") from error
 
 
 def torch_file(path: Path) -> TorchFile:
     """Returns the kind of a file according to its content; raises ArtifactError if it cannot be read."""
-    try:
+    with explained(ArtifactError, f"{path}: cannot be read"):
         with path.open("rb") as file:
             if file.read(1) == _PICKLE_BEGINS:
                 return TorchFile.PICKLE
         if not zipfile.is_zipfile(path):
             return TorchFile.OTHER
-    except OSError as error:
-        raise ArtifactError(f"{path}: cannot be read: {error.strerror or error}") from error
     with open_archive(path, "archive of PyTorch") as archive:
         return archive.kind
 

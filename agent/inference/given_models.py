@@ -14,6 +14,7 @@ from inferometer.manifests.errors import (
     ArtifactUnavailableError,
     ConfigurationError,
     ManifestError,
+    explained,
     printable,
     suggestion,
 )
@@ -209,7 +210,7 @@ def _example(found: InputSignature, place: int, wanted: Wanted) -> InputSignatur
 def _entry_of_file(path: Path, registry: Registry) -> FrameworkEntry:
     """Returns the framework that reads a file with this suffix."""
     accepted = "; ".join(f"{' '.join(e.suffixes)} ({e.name})" for e in registry.entries if e.suffixes)
-    try:
+    with explained(ArtifactError, f"{path}: cannot be read"):
         if path.is_dir():
             raise ArtifactError(f"{path}: is a folder; name a model's file: {accepted}")
         if not path.exists():
@@ -218,8 +219,6 @@ def _entry_of_file(path: Path, registry: Registry) -> FrameworkEntry:
             near = suggestion(path.name, models)
             hint = f"; {near}" if near.startswith("did you mean") else ""
             raise ArtifactUnavailableError(f"{path}: does not exist{hint}")
-    except OSError as error:
-        raise ArtifactError(f"{path}: cannot be read: {error.strerror or error}") from error
     for entry in registry.entries:
         if entry.suffixes and path.name.casefold().endswith(entry.suffixes):
             return entry

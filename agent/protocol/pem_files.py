@@ -6,7 +6,7 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
-from inferometer.manifests.errors import ConfigurationError
+from inferometer.manifests.errors import ConfigurationError, explained
 
 CERTIFICATE_OPTION = "tls_cert"
 KEY_OPTION = "tls_key"
@@ -53,11 +53,8 @@ def read_authorities(path: Path) -> bytes:
 
 
 def _read(option: str, path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_BYTES + 1)
-    except OSError as error:
-        raise ConfigurationError(f"{option} {path}: {error.strerror or error}") from error
+    with explained(ConfigurationError, f"{option} {path}"), path.open("rb") as file:
+        content = file.read(_MAX_BYTES + 1)
     if len(content) > _MAX_BYTES:
         raise ConfigurationError(f"{option} {path}: is larger than {_MAX_BYTES} bytes, so not a PEM file")
     return content

@@ -20,7 +20,7 @@ from inferometer.agent.hardware.allocator import VARIABLE, Allocator, use_alloca
 from inferometer.client.api.directories import ADDRESS_VARIABLE
 from inferometer.client.api.invocation import INVOCATION, Invocation, set_logging
 from inferometer.client.cli.completing import OPTIONS, evaluations
-from inferometer.manifests.errors import OutputError
+from inferometer.manifests.errors import OutputError, explained
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -119,13 +119,9 @@ def profiled(name: str, function: Callable[[], _Result]) -> _Result:
     try:
         return profile.runcall(function)
     finally:
-        try:
+        with explained(OutputError, f"the profile cannot be written to {path}"):
             directory.mkdir(parents=True, exist_ok=True)
             profile.dump_stats(path)
-        except OSError as error:
-            raise OutputError(
-                f"the profile cannot be written to {path}: {error.strerror or error}"
-            ) from error
         click.echo(f"profile: {path} (python -m pstats {path})", err=True)
 
 

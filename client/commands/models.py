@@ -31,6 +31,7 @@ from inferometer.manifests.errors import (
     ManifestError,
     OutputError,
     UnknownModelError,
+    explained,
     printable,
 )
 
@@ -203,17 +204,15 @@ def export(model_name: str, model_version: str | None, weights: str, seed: int, 
     with waiting.during("importing PyTorch"):
         pytorch = importlib.import_module("inferometer.agent.frameworks.pytorch.predictor")
     options = PredictorOptions(weights=chosen, seed=seed)
-    try:
-        with (
-            waiting.during(f"exporting {manifest.name} {manifest.version}"),
-            tempfile.TemporaryDirectory(dir=output.parent, prefix=".export-") as folder,
-            pytorch.PyTorchPredictor(manifest, artifacts, options) as predictor,
-        ):
-            partial = Path(folder) / "model.onnx"
-            predictor.export_onnx(partial)
-            partial.rename(output)
-    except OSError as error:
-        raise OutputError(f"{output}: cannot be written: {error.strerror or error}") from error
+    with (
+        explained(OutputError, f"{output}: cannot be written"),
+        waiting.during(f"exporting {manifest.name} {manifest.version}"),
+        tempfile.TemporaryDirectory(dir=output.parent, prefix=".export-") as folder,
+        pytorch.PyTorchPredictor(manifest, artifacts, options) as predictor,
+    ):
+        partial = Path(folder) / "model.onnx"
+        predictor.export_onnx(partial)
+        partial.rename(output)
     click.echo(f"exported    {manifest.name} {manifest.version} to {output} ({output.stat().st_size} bytes)")
 
 

@@ -48,7 +48,7 @@ from inferometer.evaluators.kinds.summary import conditions_rows, name_width
 from inferometer.evaluators.reports.base import REPORTS, Report, describe, find_report
 from inferometer.evaluators.reports.writer import Format, write
 from inferometer.evaluators.store.evaluation_store import EvaluationStore
-from inferometer.manifests.errors import OutputError, printable
+from inferometer.manifests.errors import OutputError, explained, printable
 
 HEAVIEST = 10
 _NS_PER_S = 1_000_000_000
@@ -375,22 +375,18 @@ class _Folder:
         # Beside the folder, so that it can take its place; within one that is there, which may be a mount.
         beside = self._target if self._target.is_dir() else self._target.parent
         self.path = beside / f".inferometer-{uuid.uuid4().hex}.tmp"
-        try:
+        with explained(OutputError, f"{path}: cannot be created"):
             self.path.mkdir()
-        except OSError as error:
-            raise OutputError(f"{path}: cannot be created: {error.strerror or error}") from error
 
     def publish(self) -> Sequence[Path]:
         """Moves the files to their destination, and returns their paths."""
         names = sorted(file.name for file in self.path.iterdir())
-        try:
+        with explained(OutputError, f"{self._shown}: cannot be written"):
             if self._target.exists():
                 for name in names:
                     (self.path / name).replace(self._target / name)
             else:
                 self.path.rename(self._target)
-        except OSError as error:
-            raise OutputError(f"{self._shown}: cannot be written: {error.strerror or error}") from error
         return [self._shown / name for name in names]
 
     def close(self) -> None:

@@ -38,6 +38,7 @@ from inferometer.manifests.errors import (
     InferometerError,
     InputError,
     OutputError,
+    explained,
     one_line,
 )
 
@@ -114,10 +115,8 @@ class Pictures:
 
     def check(self) -> None:
         """Creates the folder; raises OutputError if it cannot be created."""
-        try:
+        with explained(OutputError, f"{self.folder}: cannot be created"):
             self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OutputError(f"{self.folder}: cannot be created: {error.strerror or error}") from error
 
     def write(
         self, evaluation: Evaluation[BatchMeasurement], choice: DatasetChoice, invocation: Invocation
@@ -158,10 +157,8 @@ class Pictures:
 
     def _save(self, picture: Image.Image, name: str) -> Path:
         path = self.folder / f"{name}.png"
-        try:
+        with explained(OutputError, f"{path}: cannot be written"):
             picture.save(path)
-        except OSError as error:
-            raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
         return path
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from inferometer.agent.artifacts.downloads import check_file
 from inferometer.agent.artifacts.files import ArtifactCache
-from inferometer.manifests.errors import ArtifactError, UnknownDatasetError
+from inferometer.manifests.errors import ArtifactError, UnknownDatasetError, explained
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def fetch(
 def _put(cached: Path, place: Path) -> None:
     """Links a file from the cache to a path, or copies it if it cannot be linked."""
     new = place.with_name(f".{place.name}.new")
-    try:
+    with explained(ArtifactError, f"{place}: cannot be written"):
         place.parent.mkdir(parents=True, exist_ok=True)
         new.unlink(missing_ok=True)
         try:
@@ -123,5 +123,3 @@ def _put(cached: Path, place: Path) -> None:
         except OSError:
             shutil.copyfile(cached, new)
         new.replace(place)
-    except OSError as error:
-        raise ArtifactError(f"{place}: cannot be written: {error.strerror or error}") from error

@@ -40,7 +40,7 @@ from inferometer.evaluators.datasets.base import (
 )
 from inferometer.evaluators.datasets.files import printable_name
 from inferometer.evaluators.statistics import random_state
-from inferometer.manifests.errors import ConfigurationError, DatasetError, suggestion
+from inferometer.manifests.errors import ConfigurationError, DatasetError, explained, suggestion
 from inferometer.manifests.inputs import TensorSpec
 
 MAX_BYTES = 64 * 1024 * 1024
@@ -290,15 +290,13 @@ def opened_arrays(path: Path) -> Iterator[NpzFile]:
         DatasetError: It cannot be read, is not an ``.npz``, or proves to be damaged, even once it is open.
     """
     try:
-        with path.open("rb") as file:
+        with explained(DatasetError, f"{path}: cannot be read"), path.open("rb") as file:
             content = np.load(file, allow_pickle=False)
             if not isinstance(content, NpzFile):
                 raise DatasetError(f"{path}: is a single array; accepted: an .npz, of arrays with names")
             yield content
     except DatasetError:
         raise
-    except OSError as error:
-        raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
     except Exception as error:
         # NumPy parses headers with Python's parser, which raises SyntaxError, TokenError and more
         raise DatasetError(f"{path}: is not an .npz of plain arrays, or is damaged") from error

@@ -16,7 +16,7 @@ import numpy as np
 from inferometer.agent.tasks.predictions import Detections, Instances, Predictions, areas, compressed
 from inferometer.evaluators.datasets.base import Objects, Polygons, RunLengths, Sample, StoredDataset
 from inferometer.evaluators.datasets.files import key, number, numbers, read_image, read_json, shown
-from inferometer.manifests.errors import DatasetError, one_line, printable, suggestion
+from inferometer.manifests.errors import DatasetError, explained, one_line, printable, suggestion
 
 _FAR = 1e9
 _MOST_PIXELS_OF_A_SIDE = 100_000
@@ -343,12 +343,10 @@ def _image_folder(file: Path, names: Sequence[str]) -> Path:
     roots = (file.parent, file.parent.parent) if file.parent.name == FOLDER else (file.parent,)
     folders = [root / part for root in roots for part in ("images", split, f"images/{split}", "")]
     folders = list(dict.fromkeys(folders))
-    try:
+    with explained(DatasetError, f"{file}: its images cannot be found"):
         found = next((each for each in folders if names and (each / names[0]).is_file()), None)
         if found is None and names:
             found = next((each for each in folders if any((each / name).is_file() for name in names)), None)
-    except OSError as error:
-        raise DatasetError(f"{file}: its images cannot be found: {error.strerror or error}") from error
     if found is None and names:
         shown = ", ".join(map(str, folders))
         raise DatasetError(f"{file}: {printable(names[0])} is in none of {shown}; put the images into images")

@@ -31,7 +31,7 @@ from inferometer.evaluators.datasets.files import (
     too_large,
     walk,
 )
-from inferometer.manifests.errors import DatasetError, InputError, one_line
+from inferometer.manifests.errors import DatasetError, InputError, explained, one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,11 +323,8 @@ def _read(path: Path) -> EncodedImage:
 
 def _content(path: Path) -> bytes:
     """Reads the list."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_LIST_BYTES + 1)
-    except OSError as error:
-        raise DatasetError(f"list of URLs {path} cannot be read: {error.strerror or error}") from error
+    with explained(DatasetError, f"list of URLs {path} cannot be read"), path.open("rb") as file:
+        content = file.read(MAX_LIST_BYTES + 1)
     if len(content) > MAX_LIST_BYTES:
         raise DatasetError(f"list of URLs {path} is larger than {MAX_LIST_BYTES} bytes")
     return content

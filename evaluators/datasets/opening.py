@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from itertools import chain, islice
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any, get_args
 
 import numpy as np
@@ -19,20 +18,19 @@ from numpy.typing import NDArray
 from inferometer.agent.artifacts.downloads import SHA256, digest
 from inferometer.agent.artifacts.files import ArtifactCache, get_file
 from inferometer.agent.artifacts.locations import refer
-from inferometer.evaluators.datasets import coco, ilsvrc2012, masks, small_images, voc
-from inferometer.evaluators.datasets.arrays import ArrayInputs, NamedArrayInputs, SyntheticDataset
+from inferometer.evaluators.datasets import arrays, coco, ilsvrc2012, masks, small_images, tables, voc
 from inferometer.evaluators.datasets.base import Dataset, Subset
-from inferometer.evaluators.datasets.caffe_lmdb import DATA_FILE
+from inferometer.evaluators.datasets.caffe_lmdb import DATA_FILE, LmdbDataset
 from inferometer.evaluators.datasets.files import FORMATS, is_image
-from inferometer.evaluators.datasets.folder import UrlsDataset
-from inferometer.evaluators.datasets.recordio import MAGIC_BYTES, SUFFIX
-from inferometer.evaluators.datasets.tables import is_values_table
+from inferometer.evaluators.datasets.folder import ArchiveDataset, FolderDataset, UrlsDataset
+from inferometer.evaluators.datasets.recordio import MAGIC_BYTES, SUFFIX, RecordDataset
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import (
     IMPORT_FAILURES,
     ArtifactError,
     ConfigurationError,
     DatasetError,
+    explained,
     one_line,
     printable,
     suggestion,
@@ -70,12 +68,10 @@ def backend_of(path: Path) -> str:
     Raises:
         DatasetError: Nothing is there, or it has no known format or fits more than one.
     """
-    try:
+    with explained(DatasetError, f"dataset {path} cannot be read"):
         of_file = islice(chain(_of_name(path), _of_content(path)), 1)  # one by its name or content
         found = _in_folder(path) if path.is_dir() else list(of_file)
         missing = not found and not path.exists()
-    except OSError as error:
-        raise DatasetError(f"dataset {path} cannot be read: {error.strerror or error}") from error
     if missing:
         raise DatasetError(f"dataset {path} does not exist; accepted: {_LOOKED_FOR}")
     if not found:
@@ -101,13 +97,11 @@ def may_hold_tensors(path: Path) -> bool:
 
 def _place_of(path: Path, backend: str) -> Path:
     """Returns the path that the reader of a format opens; ``path`` may be a folder that contains it."""
-    try:
+    with explained(DatasetError, f"dataset {path} cannot be read"):
         if not path.is_dir() or backend not in _SUFFIXES:
             return path
         suffix = _SUFFIXES[backend]
         names = sorted(each.name for each in path.iterdir() if each.suffix.casefold() == suffix)
-    except OSError as error:
-        raise DatasetError(f"dataset {path} cannot be read: {error.strerror or error}") from error
     if len(names) == 1 or f"train{suffix}" in names:
         return path / (names[0] if len(names) == 1 else f"train{suffix}")
     if not names:
@@ -180,7 +174,7 @@ def _of_name(path: Path) -> Iterator[str]:
         if small_images.is_batch(name) and path.parent.is_file():
             yield "cifar10"
         return
-    if is_values_table(path):
+    if tables.is_values_table(path):
         yield "values_csv"
     if masks.is_voc_list(path):
         yield "voc_segmentation"
@@ -214,26 +208,25 @@ def _of_content(path: Path) -> Iterator[str]:
 
 
 ENTRY_POINTS = "inferometer.datasets"
-_READERS: Mapping[str, str] = {
-    "recordio": "recordio:RecordDataset",
-    "caffe_lmdb": "caffe_lmdb:LmdbDataset",
-    "image_folder": "folder:FolderDataset",
-    "npz": "arrays:ArraysDataset",
-    "zip": "folder:ArchiveDataset",
-    "ilsvrc2012_validation": "ilsvrc2012:ValidationDataset",
-    "cifar10": "small_images:CifarDataset",
-    "mnist": "small_images:IdxDataset",
-    "coco": "coco:CocoDataset",
-    "voc": "voc:VocDataset",
-    "mask_folder": "masks:MaskFolderDataset",
-    "voc_segmentation": "masks:VocSegmentationDataset",
-    "paired_folder": "masks:PairedFolderDataset",
-    "values_csv": "tables:ValuesTableDataset",
-    "jsonl": "tables:JsonLinesDataset",
-    "csv": "tables:CsvDataset",
-    "squad": "tables:SquadDataset",
+_READERS: Mapping[str, Callable[..., Dataset]] = {
+    "recordio": RecordDataset,
+    "caffe_lmdb": LmdbDataset,
+    "image_folder": FolderDataset,
+    "npz": arrays.ArraysDataset,
+    "zip": ArchiveDataset,
+    "ilsvrc2012_validation": ilsvrc2012.ValidationDataset,
+    "cifar10": small_images.CifarDataset,
+    "mnist": small_images.IdxDataset,
+    "coco": coco.CocoDataset,
+    "voc": voc.VocDataset,
+    "mask_folder": masks.MaskFolderDataset,
+    "voc_segmentation": masks.VocSegmentationDataset,
+    "paired_folder": masks.PairedFolderDataset,
+    "values_csv": tables.ValuesTableDataset,
+    "jsonl": tables.JsonLinesDataset,
+    "csv": tables.CsvDataset,
+    "squad": tables.SquadDataset,
 }
-"""The readers, as ``module:class`` of this folder; each is imported on first use."""
 _DIGESTED = frozenset({"npz", "zip", "values_csv", "jsonl", "csv", "squad"})
 """The formats whose files are read when they are opened; others may be too large to read twice."""
 
@@ -261,19 +254,19 @@ def open_dataset(
     if manifest.obtain or manifest.backend:
         backend = manifest.backend or backend_of(path)
         if not manifest.checksum and (path.exists() or manifest.obtain):
-            return _opened(path, backend, manifest.category, tensors, **named)
+            return _opened(path, manifest.category, tensors, backend, **named)
     if path.is_dir():
         if manifest.checksum:
             raise DatasetError(
                 f"{manifest.source}: field checksum: {path} is a folder, which has none; leave it out, "
                 "or zip the folder"
             )
-        return _opened(path, backend_of(path), manifest.category, tensors, **named)
+        return _opened(path, manifest.category, tensors, **named)
     try:
         file = get_file(refer(manifest, "path", manifest.path, manifest.checksum), cache)
     except ArtifactError as error:
         raise DatasetError(str(error)) from error
-    return _open_file(file.path, manifest.category, tensors, checksum=file.checksum, **named)
+    return _opened(file.path, manifest.category, tensors, checksum=file.checksum, **named)
 
 
 def open_path(
@@ -291,23 +284,16 @@ def open_path(
         DatasetError: It is missing, damaged, or not a dataset.
         ConfigurationError: The format does not exist.
     """
-    if backend is not None:
-        if backend not in _READERS:
-            raise ConfigurationError(f'unknown data_backend "{backend}"; {suggestion(backend, BACKENDS)}')
-        return _opened(path, backend, category, tensors)
-    try:
-        is_file = path.is_file()
-    except OSError as error:
-        raise DatasetError(f"dataset {path} cannot be read: {error.strerror or error}") from error
-    if is_file:
-        return _open_file(path, category, tensors)
-    return _opened(path, backend_of(path), category, tensors)
+    if backend is not None and backend not in _READERS:
+        raise ConfigurationError(f'unknown data_backend "{backend}"; {suggestion(backend, BACKENDS)}')
+    return _opened(path, category, tensors, backend)
 
 
-def _open_file(
+def _opened(
     path: Path,
     category: str,
     tensors: Sequence[TensorSpec],
+    backend: str | None = None,
     *,
     checksum: str | None = None,
     **named: str | None,
@@ -315,38 +301,28 @@ def _open_file(
     """Opens a dataset in one of the formats, or in one that an installed plug-in reads.
 
     A plug-in registers a ``Dataset`` as an entry point in the group ``inferometer.datasets``; the entry
-    point's name is the suffix of its files. ``checksum`` is the file's SHA-256, if it is known; ``named`` is
-    the name and the version of the manifest, if there is one.
+    point's name is the suffix of its files. ``backend`` is the format, None to detect it; ``checksum`` is the
+    file's SHA-256, if it is known; ``named`` is the name and the version of the manifest, if there is one.
     """
-    suffix = path.suffix.casefold()
-    announced = tuple(metadata.entry_points(group=ENTRY_POINTS, name=suffix.removeprefix(".")))
-    if not announced or suffix in {".npz", ".zip"}:
-        return _opened(path, backend_of(path), category, tensors, checksum=checksum, **named)
-    try:
-        kind: Callable[..., Dataset] = announced[0].load()
-    except IMPORT_FAILURES as error:
-        raise DatasetError(
-            f"dataset {path}: {announced[0].value} cannot be imported: {one_line(error)}"
-        ) from error
-    unnamed: dict[str, str | None] = {"name": None, "version": None}
-    return kind(path, category, checksum=checksum or _digest(path), **unnamed | named)
-
-
-def _opened(
-    path: Path,
-    backend: str,
-    category: str,
-    tensors: Sequence[TensorSpec],
-    *,
-    checksum: str | None = None,
-    **named: str | None,
-) -> Dataset:
+    suffix = path.suffix.casefold().removeprefix(".")
+    with explained(DatasetError, f"dataset {path} cannot be read"):
+        may_be_announced = backend is None and suffix not in {"npz", "zip"} and path.is_file()
+    points = metadata.entry_points(group=ENTRY_POINTS, name=suffix) if may_be_announced else ()
+    if announced := next(iter(points), None):
+        try:
+            kind: Callable[..., Dataset] = announced.load()
+        except IMPORT_FAILURES as error:
+            raise DatasetError(
+                f"dataset {path}: {announced.value} cannot be imported: {one_line(error)}"
+            ) from error
+        unnamed: dict[str, str | None] = {"name": None, "version": None}
+        return kind(path, category, checksum=checksum or _digest(path), **unnamed | named)
+    backend = backend or backend_of(path)
     place = _place_of(path, backend)
     if checksum is None and backend in _DIGESTED:
         checksum = _digest(place)
-    kind: Callable[..., Dataset] = resolve_name(f"{__package__}.{_READERS[backend]}")
-    arrays = {"tensors": tensors} if backend == "npz" else {}
-    return kind(place, category, checksum=checksum, **named, **arrays)
+    of_arrays = {"tensors": tensors} if backend == "npz" else {}
+    return _READERS[backend](place, category, checksum=checksum, **named, **of_arrays)
 
 
 def _digest(path: Path) -> str:
@@ -407,8 +383,8 @@ class DatasetChoice:
         """The number of inputs in memory; None if they are not in memory."""
         if self.array is None or isinstance(self.array, np.ndarray):
             return None if self.array is None else len(self.array)
-        arrays = self.array.values() if isinstance(self.array, Mapping) else self.array
-        return min(map(len, arrays), default=0)
+        inputs = self.array.values() if isinstance(self.array, Mapping) else self.array
+        return min(map(len, inputs), default=0)
 
     @property
     def is_named(self) -> bool:
@@ -480,12 +456,12 @@ class DatasetChoice:
         """
         tensors = model.tensors
         if self.synthetic is not None:
-            return SyntheticDataset(tensors, self.synthetic, self.seed, self.sequence_length)
+            return arrays.SyntheticDataset(tensors, self.synthetic, self.seed, self.sequence_length)
         if isinstance(self.array, np.ndarray) and len(tensors) == 1:
-            return ArrayInputs(self.array, tensors[0])
+            return arrays.ArrayInputs(self.array, tensors[0])
         if self.array is not None:
-            arrays = (self.array,) if isinstance(self.array, np.ndarray) else self.array
-            return NamedArrayInputs(arrays, tensors)
+            inputs = (self.array,) if isinstance(self.array, np.ndarray) else self.array
+            return arrays.NamedArrayInputs(inputs, tensors)
         if (chosen := self.open(catalog, cache, tensors)) is not None:
             return chosen
         if model.dataset is None:

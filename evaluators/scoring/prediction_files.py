@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ from inferometer.agent.tasks.predictions import Classifications, ClassMaps, Imag
 from inferometer.evaluators.datasets.arrays import opened_arrays, read_array
 from inferometer.evaluators.datasets.base import Dataset, Objects, Sample
 from inferometer.evaluators.datasets.coco import CocoResults, read_results
-from inferometer.evaluators.datasets.files import is_image, parse_json, shown, walk
+from inferometer.evaluators.datasets.files import is_image, parse_json, reading, shown, walk
 from inferometer.evaluators.datasets.masks import read_mask, read_target
 from inferometer.evaluators.datasets.tables import CSV_RULES
 from inferometer.evaluators.tasks.accuracy import ClassIndex, decimal
@@ -45,6 +45,9 @@ class PredictionFile(ABC):
     """
 
     scores: ClassVar[frozenset[str] | None] = None
+    _found: Mapping[str, Any]
+    _missing: ClassVar[Any] = None
+    """What stands for a sample that the file does not name; with None, such a sample cannot be scored."""
 
     def __init__(self, path: Path, dataset: Dataset, labels: Sequence[str]) -> None:
         self.path = path
@@ -54,22 +57,26 @@ class PredictionFile(ABC):
         """Returns the key of a sample's predictions; by default, the sample's id."""
         return sample.id
 
-    @abstractmethod
-    def keys(self) -> Collection[str]:
-        """Returns the keys of the samples with predictions."""
-
-    @abstractmethod
-    def read(self, sample: Sample) -> Predictions | None:
-        """Returns the predictions of a sample, one row; None if there are none.
+    def read(self, sample: Sample) -> Predictions:
+        """Returns the predictions of a sample, one row.
 
         Raises:
-            PredictionError: They cannot be scored, for example because a number is not finite.
+            PredictionError: There are none, or they cannot be scored, for example because a number is not
+                finite.
             DatasetError: A file of predictions cannot be read.
         """
+        found = self._found.get(self.key(sample), self._missing)
+        if found is None:
+            raise PredictionError("has no prediction")
+        return self._row(found)
+
+    @abstractmethod
+    def _row(self, found: Any) -> Predictions:
+        """Converts what was found in the file for one sample; see ``read``."""
 
     def check(self, dataset: Dataset) -> None:
         """Raises DatasetError if there are predictions for a sample that the dataset lacks."""
-        unknown = set(self.keys())
+        unknown = set(self._found)
         known = []
         for sample in dataset:
             known.append(key := self.key(sample))
@@ -84,41 +91,25 @@ class PredictionFile(ABC):
 
 
 class _Folder(PredictionFile):
-    """Images with the same paths as the dataset's images, except for the suffix."""
+    """Images with the same paths as the dataset's images, except for the suffix; ``read`` opens them."""
 
     def __init__(self, path: Path, dataset: Dataset, labels: Sequence[str]) -> None:
         super().__init__(path, dataset, labels)
-        self._files: dict[str, Path] = {}
         if not path.is_dir():
             raise DatasetError(f"{path}: is not a folder; predicted images are one file for each image")
+        files: dict[str, Path] = {}
         for file in _images(path):
             stem = _stem(file.relative_to(path).as_posix())
-            if stem in self._files:
-                raise DatasetError(f"{file}: has the name of {self._files[stem].name}; one file is allowed")
-            self._files[stem] = file
-        if not self._files:
+            if stem in files:
+                raise DatasetError(f"{file}: has the name of {files[stem].name}; one file is allowed")
+            files[stem] = file
+        if not files:
             raise DatasetError(f"{path}: holds no images")
+        self._found = files
 
     def key(self, sample: Sample) -> str:
         """Returns the path of a sample without its suffix."""
         return _stem(sample.id)
-
-    def keys(self) -> Collection[str]:
-        """Returns the paths of the files without their suffixes."""
-        return self._files.keys()
-
-    def read(self, sample: Sample) -> Predictions | None:
-        """Returns the image for a sample, which is read at this point."""
-        file = self._files.get(self.key(sample))
-        if file is None:
-            return None
-        try:
-            return self._read(file)
-        except DatasetError as error:
-            raise PredictionError(str(error)) from error
-
-    def _read(self, file: Path) -> Predictions:
-        raise NotImplementedError
 
 
 class MaskFiles(_Folder):
@@ -128,16 +119,16 @@ class MaskFiles(_Folder):
         named = next((getattr(sample.truth, "classes", ()) for sample in dataset), ())
         super().__init__(path, dataset, labels or named)
 
-    def _read(self, file: Path) -> ClassMaps:
-        found = read_mask(file, self.labels).pixels
-        return ClassMaps(np.array([found.shape], np.int64), found.ravel())
+    def _row(self, found: Path) -> ClassMaps:
+        pixels = read_mask(found, self.labels).pixels
+        return ClassMaps(np.array([pixels.shape], np.int64), pixels.ravel())
 
 
 class EnhancedFiles(_Folder):
     """Enhanced images in any supported image format."""
 
-    def _read(self, file: Path) -> Images:
-        pixels = read_target(file).pixels.astype(np.float64) / 255
+    def _row(self, found: Path) -> Images:
+        pixels = read_target(found).pixels.astype(np.float64) / 255
         return Images(pixels[np.newaxis])
 
 
@@ -156,6 +147,8 @@ class ObjectsFile(PredictionFile):
     the name of a class.
     """
 
+    _missing: ClassVar[Any] = CocoResults(())
+
     def __init__(self, path: Path, dataset: Dataset, labels: Sequence[str]) -> None:
         categories = _categories(dataset)
         super().__init__(path, dataset, tuple(categories.values()))
@@ -163,15 +156,10 @@ class ObjectsFile(PredictionFile):
             raise DatasetError(
                 f"{path}: COCO's results name the dataset's categories by their number; leave out labels"
             )
-        self._found: Mapping[str, CocoResults] = read_results(path, categories, self.labels)
+        self._found = read_results(path, categories, self.labels)
 
-    def keys(self) -> Collection[str]:
-        """Returns the ids of the images with results."""
-        return self._found.keys()
-
-    def read(self, sample: Sample) -> CocoResults:
-        """Returns the objects in an image."""
-        return self._found.get(sample.id, CocoResults(()))
+    def _row(self, found: CocoResults) -> CocoResults:
+        return found
 
 
 class MasksOfObjectsFile(ObjectsFile):
@@ -223,16 +211,12 @@ def read_rows(path: Path, column: str, *, several: bool = False) -> Mapping[str,
     if suffix not in readers:
         raise DatasetError(f"{path}: is not a file of predictions that can be read; accepted: {ACCEPTED}")
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with reading(path), path.open(encoding="utf-8-sig", newline="") as file:
             found: dict[str, Any] = {}
             for place, name, value in readers[suffix](file, column, several):
                 if name in found:
                     raise ValueError(f'{place}: "{printable(name)}" was predicted before')
                 found[name] = _numbers(value, place) if several else value
-    except OSError as error:
-        raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise DatasetError(f"{path}: is not UTF-8 at byte {error.start}") from error
     except csv.Error as error:
         raise DatasetError(f"{path}: is not CSV; {CSV_RULES}") from error
     except ValueError as error:
@@ -331,17 +315,7 @@ _NPZ = ".npz"
 _ARRAYS = ("vectors", "values", "embeddings")
 
 
-class _Table(PredictionFile):
-    """Predictions that are all read when the file is opened, by the samples' ids."""
-
-    _found: Mapping[str, Any]
-
-    def keys(self) -> Collection[str]:
-        """Returns the ids of the samples."""
-        return self._found.keys()
-
-
-class TextLabelsFile(_Table):
+class TextLabelsFile(PredictionFile):
     """The class of each sample, by its name or number."""
 
     def __init__(self, path: Path, dataset: Dataset, labels: Sequence[str]) -> None:
@@ -372,11 +346,7 @@ class TextLabelsFile(_Table):
             f'{self.path}: "{printable(key)}": label "{printable(name)}" is not one of the {whose}'
         )
 
-    def read(self, sample: Sample) -> Classifications | None:
-        """Returns the class of a sample."""
-        found = self._found.get(sample.id)
-        if found is None:
-            return None
+    def _row(self, found: int) -> Classifications:
         places = np.full((1, max(1, min(_TOP, len(self.labels)))), _NO_CLASS, np.int64)
         places[0, 0] = found
         return Classifications(places, np.zeros(places.shape, np.float32))
@@ -388,7 +358,7 @@ class LabelsFile(TextLabelsFile):
     scores: ClassVar[frozenset[str] | None] = frozenset({"top-1"})
 
 
-class AnswersFile(_Table):
+class AnswersFile(PredictionFile):
     """The answer to each question."""
 
     def __init__(self, path: Path, dataset: Dataset, labels: Sequence[str]) -> None:
@@ -398,13 +368,11 @@ class AnswersFile(_Table):
         if wrong is not None:
             raise DatasetError(f'{path}: "{printable(wrong)}": its answer is not text')
 
-    def read(self, sample: Sample) -> Texts | None:
-        """Returns the answer to a question."""
-        found = self._found.get(sample.id)
-        return None if found is None else Texts.of([found])
+    def _row(self, found: str) -> Texts:
+        return Texts.of([found])
 
 
-class NumbersFile(_Table):
+class NumbersFile(PredictionFile):
     """Numbers of each sample: in a table, or in an ``.npz`` as samples × k.
 
     An ``.npz`` contains the array ``vectors`` (or ``values`` or ``embeddings``, or only one array) and,
@@ -419,11 +387,7 @@ class NumbersFile(_Table):
         rows = read_rows(path, "values", several=True)
         self._found = {key: np.array(value, np.float64) for key, value in rows.items()}
 
-    def read(self, sample: Sample) -> Values | None:
-        """Returns the numbers of a sample."""
-        found = self._found.get(sample.id)
-        if found is None:
-            return None
+    def _row(self, found: NDArray[np.float64]) -> Values:
         if not np.isfinite(found).all():
             raise PredictionError("a number of the prediction is not finite")
         return Values(found[np.newaxis])

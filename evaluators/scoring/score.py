@@ -6,15 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
 
 from pydantic import ValidationError
 
 from inferometer.agent.artifacts.files import ArtifactCache
-from inferometer.agent.tasks.predictions import Predictions
-from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample, Subset
+from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Subset
 from inferometer.evaluators.jobs.job import DatasetChoice, Progress
+from inferometer.evaluators.scoring import prediction_files
 from inferometer.evaluators.scoring.prediction_files import PredictionFile
 from inferometer.evaluators.tasks.metric import METRICS, ScoringFailure, TaskMetric, TaskResult
 from inferometer.manifests.catalog import Catalog
@@ -29,17 +28,16 @@ from inferometer.manifests.errors import (
 from inferometer.manifests.fields import OUTPUT_TYPES
 from inferometer.manifests.schema import ModelManifest
 
-_HERE = "inferometer.evaluators.scoring"
-_FILES: Mapping[str, str] = {
-    "classification": f"{_HERE}.prediction_files:LabelsFile",
-    "object_detection": f"{_HERE}.prediction_files:ObjectsFile",
-    "instance_segmentation": f"{_HERE}.prediction_files:MasksOfObjectsFile",
-    "semantic_segmentation": f"{_HERE}.prediction_files:MaskFiles",
-    "image_enhancement": f"{_HERE}.prediction_files:EnhancedFiles",
-    "regression": f"{_HERE}.prediction_files:NumbersFile",
-    "text_classification": f"{_HERE}.prediction_files:TextLabelsFile",
-    "question_answering": f"{_HERE}.prediction_files:AnswersFile",
-    "embedding": f"{_HERE}.prediction_files:NumbersFile",
+_FILES: Mapping[str, type[PredictionFile]] = {
+    "classification": prediction_files.LabelsFile,
+    "object_detection": prediction_files.ObjectsFile,
+    "instance_segmentation": prediction_files.MasksOfObjectsFile,
+    "semantic_segmentation": prediction_files.MaskFiles,
+    "image_enhancement": prediction_files.EnhancedFiles,
+    "regression": prediction_files.NumbersFile,
+    "text_classification": prediction_files.TextLabelsFile,
+    "question_answering": prediction_files.AnswersFile,
+    "embedding": prediction_files.NumbersFile,
 }
 TASKS = tuple(_FILES)
 """The tasks whose predictions can be read from files."""
@@ -127,7 +125,7 @@ def score(
     if opened is None:
         raise ConfigurationError("no dataset is named; give dataset_path or dataset_name")
     with closing(opened) as whole:
-        file = _reader(task)(request.predictions, whole, request.labels)
+        file = _FILES[task](request.predictions, whole, request.labels)
         file.check(whole)
         ids = request.dataset.sample_ids
         chosen = whole if ids is None else Subset(whole, ids)
@@ -145,11 +143,6 @@ def score(
         return ScoredPredictions(_told(result, file), chosen.identity, tuple(failures))
 
 
-def _reader(task: str) -> type[PredictionFile]:
-    found: type[PredictionFile] = resolve_name(_FILES[task])
-    return found
-
-
 def _add_all(
     metric: TaskMetric, file: PredictionFile, dataset: Dataset, on_progress: Callable[[Progress], None]
 ) -> Iterator[ScoringFailure]:
@@ -158,17 +151,10 @@ def _add_all(
         metric.check(sample)
     for place, sample in enumerate(dataset, start=1):
         try:
-            metric.add(sample, _prediction(file, sample))
+            metric.add(sample, file.read(sample))
         except (DatasetError, PredictionError) as error:
             yield ScoringFailure(sample.id, str(error))
         on_progress(Progress(place, len(dataset)))
-
-
-def _prediction(file: PredictionFile, sample: Sample) -> Predictions:
-    found = file.read(sample)
-    if found is None:
-        raise PredictionError("has no prediction")
-    return found
 
 
 def _nothing(path: Path, dataset: Dataset, failures: Sequence[ScoringFailure]) -> str:

@@ -1,25 +1,17 @@
-"""Classes by name and by index, and the accuracy of a classification, counted sample by sample."""
+"""Classes by name and by index, the samples that have predictions, and the accuracy of a classification."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from functools import partial
 
 from inferometer.agent.inference.results import BatchResult
-from inferometer.agent.preprocessing.inputs import Input
-from inferometer.agent.tasks.predictions import Classifications, Predictions
+from inferometer.agent.tasks.predictions import Predictions
 from inferometer.evaluators.datasets.base import Dataset, Sample
-from inferometer.manifests.errors import ConfigurationError, DatasetError, PredictionError
-from inferometer.manifests.schema import ModelManifest
+from inferometer.manifests.errors import DatasetError, PredictionError
 
-_Sample = TypeVar("_Sample", bound=Input)
-_TOP = 5
-_UNLABELLED = -1
 _SHOWN_LABELS = 3
 _MAX_INDEX_DIGITS = 9
 
@@ -96,91 +88,7 @@ class ClassIndex:
         )
 
 
-class AccuracyCounter:
-    """A counter of correct classifications over batches. Not thread-safe.
-
-    Failed inputs, samples without a label, and predictions of models that do not classify are not counted.
-
-    Args:
-        manifest: The model; ``ClassIndex`` matches its classes.
-        meaningful: Whether the predictions are meaningful. Those of random weights are not, and are not
-            counted.
-    """
-
-    def __init__(self, manifest: ModelManifest, *, meaningful: bool = True) -> None:
-        self._classifies = meaningful and manifest.output.type == "classification"
-        self._classes = ClassIndex(manifest.output.parameters.labels)
-        self._top1 = 0
-        self._top5 = 0
-        self._evaluated = 0
-
-    def result(self) -> Accuracy | None:
-        """Returns the counts so far; None if no labelled input was predicted."""
-        return Accuracy(self._top1, self._top5, self._evaluated) if self._evaluated else None
-
-    def check(self, samples: Iterable[Sample]) -> None:
-        """Checks, before the model runs, that the model has the class of every sample; reads no data.
-
-        Raises:
-            DatasetError: The model lacks a class, or has several of that name.
-        """
-        for sample in samples:
-            if self._classifies:
-                self._classes.of(sample)
-
-    def add(self, samples: Sequence[Input], result: BatchResult) -> None:
-        """Counts one batch.
-
-        Args:
-            samples: The batch; an input that is not a ``Sample`` has no label.
-            result: The result for the batch.
-
-        Raises:
-            DatasetError: The model lacks the class of a sample, or has several of that name.
-            PredictionError: The result is not for these samples.
-            ConfigurationError: The result has too few classes for top-5.
-        """
-        if not isinstance(result.outputs, Classifications):
-            return
-        self.count(predicted_samples(samples, result), result.outputs)
-
-    def count(
-        self, samples: Sequence[Input], predictions: Classifications
-    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]] | None:
-        """Counts predictions, which have one row for each sample.
-
-        Returns:
-            A mask of the counted samples, and for each of these a mask of the rank, 1 to 5, that its class
-            has. None if no sample is counted.
-
-        Raises:
-            DatasetError: The model lacks the class of a sample, or has several of that name.
-            ConfigurationError: There are too few classes for top-5.
-        """
-        if not self._classifies:
-            return None
-        expected = np.array([self._class_of(sample) for sample in samples], np.int64)
-        labelled = expected != _UNLABELLED
-        if not labelled.any():
-            return None
-        indices = predictions.indices
-        if indices.shape[1] < min(_TOP, len(self._classes) or 1):
-            raise ConfigurationError(
-                f"top-5 needs the {_TOP} best classes of each input, but {indices.shape[1]} were kept; "
-                f"set the feature limit to {_TOP} or more, or to 0 for all"
-            )
-        hits: NDArray[np.bool_] = indices[labelled, :_TOP] == expected[labelled, np.newaxis]
-        self._top1 += int(hits[:, 0].sum())
-        self._top5 += int(hits.any(axis=1).sum())
-        self._evaluated += len(hits)
-        return labelled, hits
-
-    def _class_of(self, sample: Input) -> int:
-        index = self._classes.of(sample) if isinstance(sample, Sample) else None
-        return _UNLABELLED if index is None else index
-
-
-def predicted_samples(samples: Sequence[_Sample], result: BatchResult) -> list[_Sample]:
+def predicted_samples(samples: Sequence[Sample], result: BatchResult) -> list[Sample]:
     """Returns the samples of a batch that have predictions, one for each row of the outputs.
 
     Raises:
@@ -229,35 +137,22 @@ def _quoted(text: str) -> str:
 _SHOWN = 3
 
 
-@dataclass(frozen=True, slots=True)
-class _AsTheyAre:
-    """Returns indices for labels that are indices themselves."""
-
-    dataset: str
-    classes: int
-
-    def __call__(self, label: str) -> int:
-        index = decimal(label)
-        if index is None or index >= self.classes:
-            raise DatasetError(
-                f'{self.dataset}: has the class "{label}"; the model has {self.classes} classes, 0 to '
-                f"{self.classes - 1}"
-            )
-        return index
+def _as_index(dataset: str, classes: int, label: str) -> int:
+    """Returns the index that a label is itself."""
+    index = decimal(label)
+    if index is None or index >= classes:
+        raise DatasetError(
+            f'{dataset}: has the class "{label}"; the model has {classes} classes, 0 to {classes - 1}'
+        )
+    return index
 
 
-@dataclass(frozen=True, slots=True)
-class _ByName:
-    """Returns the index that is assigned to each label."""
-
-    dataset: str
-    indices: Mapping[str, int]
-
-    def __call__(self, label: str) -> int:
-        try:
-            return self.indices[label]
-        except KeyError:
-            raise DatasetError(f'{self.dataset}: the class "{label}" was not among its classes') from None
+def _by_name(dataset: str, indices: Mapping[str, int], label: str) -> int:
+    """Returns the index that is assigned to a label."""
+    try:
+        return indices[label]
+    except KeyError:
+        raise DatasetError(f'{dataset}: the class "{label}" was not among its classes') from None
 
 
 def class_indices(dataset: Dataset, manifest_labels: Sequence[str], classes: int) -> Callable[[str], int]:
@@ -282,19 +177,19 @@ def class_indices(dataset: Dataset, manifest_labels: Sequence[str], classes: int
     """
     name = dataset.identity.name
     if dataset.labels_are_indices:
-        return _AsTheyAre(name, classes)
+        return partial(_as_index, name, classes)
     labels = sorted(dataset.labels())
     if not labels:
         raise DatasetError(f"{name}: has no labels; training requires a class for each sample")
     matched = _matched(labels, manifest_labels)
     if matched is not None and max(matched.values()) < classes:
-        return _ByName(name, matched)
+        return partial(_by_name, name, matched)
     if all((index := decimal(label)) is not None and index < classes for label in labels):
-        return _AsTheyAre(name, classes)
+        return partial(_as_index, name, classes)
     if len(labels) > classes:
         shown = ", ".join(labels[:_SHOWN])
         raise DatasetError(f"{name}: has {len(labels)} classes ({shown}, …), and the model has {classes}")
-    return _ByName(name, {label: index for index, label in enumerate(labels)})
+    return partial(_by_name, name, {label: index for index, label in enumerate(labels)})
 
 
 def _matched(labels: Sequence[str], manifest_labels: Sequence[str]) -> Mapping[str, int] | None:

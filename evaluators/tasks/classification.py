@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from inferometer.agent.tasks.predictions import Classifications, Predictions, Texts
 from inferometer.evaluators.datasets.base import AcceptedAnswers, Sample
-from inferometer.evaluators.tasks.accuracy import Accuracy, AccuracyCounter, ClassIndex, decimal
+from inferometer.evaluators.tasks.accuracy import Accuracy, ClassIndex, decimal
 from inferometer.evaluators.tasks.metric import (
     MOST_COUNTS,
     Score,
@@ -34,6 +34,8 @@ from inferometer.manifests.errors import ConfigurationError, DatasetError, Predi
 from inferometer.manifests.schema import ModelManifest, Transform
 
 DEFINITION = "top-k accuracy, Wilson intervals; ECE of 15 bins (Guo et al. 2017)"
+_TOP = 5
+_UNLABELLED = -1
 _BINS = 15
 _ROUNDING = 1e-3
 
@@ -48,24 +50,25 @@ class ClassificationMetric(TaskMetric):
 
     def __init__(self, manifest: ModelManifest) -> None:
         super().__init__(manifest)
-        self._counter = AccuracyCounter(manifest)
+        self._classes = ClassIndex(manifest.output.parameters.labels)
         self._calibration = _Calibration(manifest)
+        self._top1 = self._top5 = self._evaluated = 0
 
     @property
     def accuracy(self) -> Accuracy | None:
         """The counts so far; None if no labelled input was predicted."""
-        return self._counter.result()
+        return Accuracy(self._top1, self._top5, self._evaluated) if self._evaluated else None
 
     def check(self, sample: Sample) -> None:
         """Checks that the model has the class of a sample; see ``TaskMetric``."""
-        self._counter.check([sample])
+        self._classes.of(sample)
 
     def add(self, sample: Sample, prediction: Predictions) -> None:
         """Adds the prediction for one sample; see ``TaskMetric``."""
         self.add_batch([sample], prediction)
 
     def add_batch(self, samples: Sequence[Sample], predictions: Predictions) -> Sequence[ScoringFailure]:
-        """Adds the predictions for several samples at once.
+        """Adds the predictions for several samples at once; those without a label are not counted.
 
         Raises:
             DatasetError: The model lacks the class of a sample.
@@ -74,10 +77,22 @@ class ClassificationMetric(TaskMetric):
         """
         if not isinstance(predictions, Classifications):
             raise PredictionError(f"the predictions are {predictions.kind}, not classifications")
-        counted = self._counter.count(samples, predictions)
-        if counted is not None:
-            labelled, hits = counted
-            self._calibration.add(predictions, labelled, hits[:, 0])
+        found = [self._classes.of(sample) for sample in samples]
+        expected = np.array([_UNLABELLED if index is None else index for index in found], np.int64)
+        labelled = expected != _UNLABELLED
+        if not labelled.any():
+            return ()
+        indices = predictions.indices
+        if indices.shape[1] < min(_TOP, len(self._classes) or 1):
+            raise ConfigurationError(
+                f"top-5 needs the {_TOP} best classes of each input, but {indices.shape[1]} were kept; "
+                f"set the feature limit to {_TOP} or more, or to 0 for all"
+            )
+        hits: NDArray[np.bool_] = indices[labelled, :_TOP] == expected[labelled, np.newaxis]
+        self._top1 += int(hits[:, 0].sum())
+        self._top5 += int(hits.any(axis=1).sum())
+        self._evaluated += len(hits)
+        self._calibration.add(predictions, labelled, hits[:, 0])
         return ()
 
     def result(self) -> TaskResult | None:

@@ -25,7 +25,7 @@ from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.client.remote.kserve.messages import TensorPlace
 from inferometer.client.remote.kserve.server import KServeServer, ServerIdentity
 from inferometer.evaluators.jobs.options import SharedMemoryUse
-from inferometer.manifests.errors import AgentError, ConfigurationError
+from inferometer.manifests.errors import AgentError, ConfigurationError, explained
 
 _MODE = 0o600
 _ALIGNMENT_BYTES = 64
@@ -57,7 +57,7 @@ class SharedBytes:
         self.region = f"inferometer-{secrets.token_hex(16)}"
         self.byte_size = max(1, byte_size)
         path = SEGMENTS / self.region
-        try:
+        with explained(AgentError, f"{self.byte_size} bytes in {SEGMENTS}"):
             descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, _MODE)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_SH)
@@ -67,8 +67,6 @@ class SharedBytes:
             finally:
                 os.close(descriptor)
                 path.unlink(missing_ok=True)
-        except OSError as error:
-            raise AgentError(f"{self.byte_size} bytes in {SEGMENTS}: {error.strerror or error}") from error
         self._memory: NDArray[np.uint8] | None = np.frombuffer(mapping, np.uint8)
 
     def tensors(self, places: Mapping[str, TensorPlace], like: Tensors) -> dict[str, NDArray[Any]] | None:

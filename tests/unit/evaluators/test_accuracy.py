@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inferometer.agent.inference.results import BatchResult, InputFailure, Stage, StageTimes
-from inferometer.agent.preprocessing.inputs import EncodedImage, Input
-from inferometer.agent.tasks.predictions import Classifications, RawOutputs
+from inferometer.agent.preprocessing.inputs import EncodedImage
+from inferometer.agent.tasks.predictions import Classifications
 from inferometer.evaluators.datasets.base import Sample
-from inferometer.evaluators.tasks.accuracy import Accuracy, AccuracyCounter, ClassIndex
+from inferometer.evaluators.tasks.accuracy import Accuracy, ClassIndex, predicted_samples
+from inferometer.evaluators.tasks.classification import ClassificationMetric
+from inferometer.evaluators.tasks.metric import METRICS
 from inferometer.manifests.errors import ConfigurationError, DatasetError, PredictionError
 from inferometer.manifests.loader import parse_manifest
 from inferometer.manifests.schema import ModelManifest
@@ -22,13 +24,13 @@ DIGITS = tuple("0123456789")
 IMAGE = EncodedImage(b"")
 
 
-def model(labels: tuple[str, ...], output_type: str = "classification") -> ModelManifest:
+def model(labels: tuple[str, ...]) -> ModelManifest:
     manifest = parse_manifest(
         {
             "name": "M",
             "framework": {"name": "PyTorch"},
             "inputs": [{"type": "image", "parameters": {"dimensions": [3, 8, 8]}}],
-            "output": {"type": output_type, "parameters": {"labels": labels}},
+            "output": {"type": "classification", "parameters": {"labels": labels}},
             "model": {"graph_path": "m.onnx"},
         },
         Path("m.yml"),
@@ -53,83 +55,82 @@ def answer(rows: list[list[int]], failed: tuple[int, ...] = ()) -> BatchResult:
     )
 
 
+def add(metric: ClassificationMetric, samples: list[Sample], result: BatchResult) -> None:
+    """Adds a batch as a run does."""
+    if isinstance(result.outputs, Classifications):
+        metric.add_batch(predicted_samples(samples, result), result.outputs)
+
+
 def test_top1_and_top5_are_counted_over_all_batches() -> None:
-    counter = AccuracyCounter(model(DIGITS))
+    metric = ClassificationMetric(model(DIGITS))
 
-    counter.add(batch("3", "4"), answer([[3, 1, 2, 4, 5], [1, 2, 3, 5, 4]]))
-    counter.add(batch("9"), answer([[0, 1, 2, 3, 4]]))
+    add(metric, batch("3", "4"), answer([[3, 1, 2, 4, 5], [1, 2, 3, 5, 4]]))
+    add(metric, batch("9"), answer([[0, 1, 2, 3, 4]]))
 
-    assert counter.result() == Accuracy(top1=1, top5=2, evaluated=3)
+    assert metric.accuracy == Accuracy(top1=1, top5=2, evaluated=3)
 
 
 def test_a_sixth_class_does_not_count_as_top5() -> None:
-    counter = AccuracyCounter(model(DIGITS))
+    metric = ClassificationMetric(model(DIGITS))
 
-    counter.add(batch("5"), answer([[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]]))
+    add(metric, batch("5"), answer([[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]]))
 
-    assert counter.result() == Accuracy(0, 0, 1)
+    assert metric.accuracy == Accuracy(0, 0, 1)
 
 
 @pytest.mark.parametrize("labels", [("cat", "dog"), ()])
 def test_fewer_than_five_classes_are_all_of_the_top5(labels: tuple[str, ...]) -> None:
-    counter = AccuracyCounter(model(labels))
+    metric = ClassificationMetric(model(labels))
 
-    counter.add(batch(*(labels or ("0", "1"))), answer([[1, 0], [1, 0]]))
+    add(metric, batch(*(labels or ("0", "1"))), answer([[1, 0], [1, 0]]))
 
-    assert counter.result() == Accuracy(top1=1, top5=2, evaluated=2)
+    assert metric.accuracy == Accuracy(top1=1, top5=2, evaluated=2)
 
 
 def test_too_few_classes_for_top5_are_refused_rather_than_counted_wrong() -> None:
     with pytest.raises(ConfigurationError, match="top-5 needs the 5 best classes of each input, but 3"):
-        AccuracyCounter(model(DIGITS)).add(batch("1"), answer([[1, 2, 3]]))
+        add(ClassificationMetric(model(DIGITS)), batch("1"), answer([[1, 2, 3]]))
 
 
 def test_a_failed_input_is_not_counted_and_shifts_no_other() -> None:
-    counter = AccuracyCounter(model(("a", "b", "c")))
+    metric = ClassificationMetric(model(("a", "b", "c")))
 
-    counter.add(batch("a", "b", "c"), answer([[0, 1, 2], [2, 1, 0]], failed=(1,)))
+    add(metric, batch("a", "b", "c"), answer([[0, 1, 2], [2, 1, 0]], failed=(1,)))
 
-    assert counter.result() == Accuracy(top1=2, top5=2, evaluated=2)
+    assert metric.accuracy == Accuracy(top1=2, top5=2, evaluated=2)
 
 
 def test_a_batch_in_which_every_input_failed_counts_nothing() -> None:
-    counter = AccuracyCounter(model(DIGITS))
+    metric = ClassificationMetric(model(DIGITS))
 
-    counter.add(batch("1", "2"), answer([], failed=(0, 1)))
+    add(metric, batch("1", "2"), answer([], failed=(0, 1)))
 
-    assert counter.result() is None
+    assert metric.accuracy is None
 
 
-def test_unlabelled_samples_and_plain_inputs_are_not_counted() -> None:
-    counter = AccuracyCounter(model(("a", "b")))
-    mixed = [Sample("s0", IMAGE, None), Input("s1", IMAGE), Sample("s2", IMAGE, "b")]
+def test_unlabelled_samples_are_not_counted() -> None:
+    metric = ClassificationMetric(model(("a", "b")))
 
-    counter.add(mixed, answer([[0, 1], [0, 1], [1, 0]]))
+    add(metric, batch(None, "b"), answer([[0, 1], [1, 0]]))
 
-    assert counter.result() == Accuracy(1, 1, 1)
+    assert metric.accuracy == Accuracy(1, 1, 1)
 
 
 def test_without_a_labelled_sample_there_is_no_accuracy() -> None:
-    counter = AccuracyCounter(model(("a", "b")))
+    metric = ClassificationMetric(model(("a", "b")))
 
-    counter.add(batch(None, None), answer([[0, 1], [1, 0]]))
+    add(metric, batch(None, None), answer([[0, 1], [1, 0]]))
 
-    assert counter.result() is None
+    assert metric.accuracy is None
 
 
-def test_a_model_that_does_not_classify_has_no_accuracy_and_needs_no_classes() -> None:
-    counter = AccuracyCounter(model((), "raw"))
-    result = BatchResult(("s0",), RawOutputs({"y": np.zeros((1, 4))}), (), StageTimes(0, 0, 0, 0))
-
-    counter.check(batch("cat"))
-    counter.add(batch("cat"), result)
-
-    assert counter.result() is None
+def test_a_model_that_does_not_classify_has_no_accuracy() -> None:
+    assert "raw" not in METRICS
 
 
 def test_an_answer_for_another_input_is_refused() -> None:
     with pytest.raises(PredictionError, match="input s1: has an output, but was not requested"):
-        AccuracyCounter(model(("a",))).add(batch("a"), answer([[0]], failed=(0,)))
+        add(ClassificationMetric(model(("a",))), batch("a"), answer([[0]], failed=(0,)))
 
 
 def test_an_answer_with_rows_missing_is_refused() -> None:
@@ -141,20 +142,21 @@ def test_an_answer_with_rows_missing_is_refused() -> None:
     )
 
     with pytest.raises(PredictionError, match="2 predicted inputs have 1 outputs"):
-        AccuracyCounter(model(("a",))).add(batch("a", "a"), short)
+        add(ClassificationMetric(model(("a",))), batch("a", "a"), short)
 
 
 def test_classes_can_be_checked_before_the_model_runs() -> None:
-    counter = AccuracyCounter(model(("cat", "dog")))
+    metric = ClassificationMetric(model(("cat", "dog")))
 
     def unread() -> EncodedImage:
         raise AssertionError("the data was read")
 
-    counter.check([Sample("0", unread, "dog"), Sample("1", unread, None)])
+    metric.check(Sample("0", unread, "dog"))
+    metric.check(Sample("1", unread, None))
     with pytest.raises(
         DatasetError, match=r'class "cow" is none of the 2 classes of the model: "cat", "dog"$'
     ):
-        counter.check([Sample("2", unread, "cow")])
+        metric.check(Sample("2", unread, "cow"))
 
 
 @given(st.data())
@@ -163,13 +165,13 @@ def test_the_count_is_the_plain_one(data: st.DataObject) -> None:
     names = tuple(f"class {i}" for i in range(classes))
     expected = data.draw(st.lists(st.none() | st.integers(0, classes - 1), min_size=1, max_size=12))
     rows = [data.draw(st.permutations(range(classes))) for _ in expected]
-    counter = AccuracyCounter(model(names))
+    metric = ClassificationMetric(model(names))
 
-    counter.add(batch(*(None if e is None else names[e] for e in expected)), answer(rows))
+    add(metric, batch(*(None if e is None else names[e] for e in expected)), answer(rows))
 
     pairs = [(e, row) for e, row in zip(expected, rows, strict=True) if e is not None]
     plain = Accuracy(sum(e == r[0] for e, r in pairs), sum(e in r[:5] for e, r in pairs), len(pairs))
-    assert counter.result() == (plain if pairs else None)
+    assert metric.accuracy == (plain if pairs else None)
 
 
 class TestClassIndex:
