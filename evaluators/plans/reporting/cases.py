@@ -102,7 +102,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One row of a report on a cell, aggregated over the repetitions of the cell.
+    """One row of a report on a cell: of one run, or aggregated over the repetitions of the cell.
 
     Attributes:
         cell: The cell.
@@ -115,21 +115,6 @@ class Case:
     dimensions: Dimensions
     figures: Mapping[str, Figure]
     doubts: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """One row of a report on one run; see ``Case``."""
-
-    run: Run
-    dimensions: Dimensions
-    figures: Mapping[str, Figure]
-    doubt: str = ""
-
-    @property
-    def key(self) -> tuple[Value, ...]:
-        """The key that rows of the same case share."""
-        return (self.run.cell.id, *(self.dimensions.get(name) for name in CASE))
 
 
 def main_figures() -> tuple[str, ...]:
@@ -147,18 +132,17 @@ def figure_columns() -> Mapping[str, Column]:
     return found
 
 
-def _cases_of(observations: Iterable[Observation]) -> tuple[Case, ...]:
-    """Groups observations into cases, in the order of the first observation of each."""
-    groups: dict[tuple[Value, ...], list[Observation]] = {}
+def _cases_of(observations: Iterable[Case]) -> tuple[Case, ...]:
+    """Groups the rows of single runs into cases, in the order of the first row of each."""
+    groups: dict[tuple[Value, ...], list[Case]] = {}
     for each in observations:
-        groups.setdefault(each.key, []).append(each)
+        key = (each.cell.id, *(each.dimensions.get(name) for name in CASE))
+        groups.setdefault(key, []).append(each)
     return tuple(_case(group) for group in groups.values())
 
 
-def _observations_of(
-    run: Run, result: Result, evaluations: Iterable[Evaluation[Any]]
-) -> Iterator[Observation]:
-    """Yields the measurements of a run: one observation for each row of the reports on its evaluations.
+def _observations_of(run: Run, result: Result, evaluations: Iterable[Evaluation[Any]]) -> Iterator[Case]:
+    """Yields the measurements of a run: one case for each row of the reports on its evaluations.
 
     Evaluations under a profiler are omitted, because their latency is not the model's.
     """
@@ -174,7 +158,7 @@ def _observations_of(
             # what a report does not know is as asked for
             said = {n: value for n, value in _dimensions(row) if value is not None or n not in parameters}
             doubt = "INVALID" if row.get("invalid") else _stability(evaluation)
-            yield Observation(run, {**parameters, **said}, {**beside, **dict(_figures(row))}, doubt)
+            yield Case(run.cell, {**parameters, **said}, {**beside, **dict(_figures(row))}, doubt)
 
 
 def _rows(evaluation: Evaluation[Any]) -> Iterator[Row]:
@@ -221,7 +205,7 @@ def _of_run(result: Result) -> Iterator[tuple[str, Figure]]:
             yield f"gpu_{key}", Figure(max(values))  # of the GPU that worked most
 
 
-def _case(group: Sequence[Observation]) -> Case:
+def _case(group: Sequence[Case]) -> Case:
     first = group[0]
     dimensions = {
         name: value if all(each.dimensions.get(name) == value for each in group) else "several"
@@ -231,12 +215,12 @@ def _case(group: Sequence[Observation]) -> Case:
         name: Figure.over([each.figures[name] for each in group if name in each.figures])
         for name in dict.fromkeys(name for each in group for name in each.figures)
     }
-    doubts = [each.doubt for each in group if each.doubt]
+    doubts = [each.doubts for each in group if each.doubts]
     told = [
         f"{doubts.count(doubt)} of {len(group)} {doubt}" if len(group) > 1 else doubt
         for doubt in dict.fromkeys(doubts)
     ]
-    return Case(first.run.cell, dimensions, figures, ", ".join(told))
+    return Case(first.cell, dimensions, figures, ", ".join(told))
 
 
 def _stability(evaluation: Evaluation[Any]) -> str:
@@ -324,7 +308,7 @@ class PlanReader:
     def __init__(self, store: EvaluationStore) -> None:
         self._store = store
         self._unreadable: dict[str, None] = {}
-        self._known: dict[tuple[str, tuple[str, ...]], tuple[Observation, ...]] = {}
+        self._known: dict[tuple[str, tuple[str, ...]], tuple[Case, ...]] = {}
 
     def read(self, runs: Sequence[Run], history: Mapping[str, RunHistory]) -> Measured:
         """Returns the cases of the complete runs.
@@ -336,7 +320,7 @@ class PlanReader:
         Raises:
             StoreError: The database cannot be read.
         """
-        observations: list[Observation] = []
+        observations: list[Case] = []
         left, lacking = 0, []
         for run in runs:
             result = history[run.key].result if run.key in history else None
