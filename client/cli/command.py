@@ -62,44 +62,32 @@ class FiniteFloatRange(click.FloatRange):
         return number
 
 
-class Counts(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click only
-    """Positive integers, separated by commas, without duplicates."""
-
-    name = "counts"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        """Returns the numbers."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            numbers = tuple(int(part) for part in str(value).split(","))
-        except ValueError:
-            self.fail(f"{value} is not a number; write one, or several separated by commas", param, ctx)
-        for number in numbers:
-            if number < 1:
-                self.fail(f"{number} is not in the range x>=1.", param, ctx)
-            if numbers.count(number) > 1:
-                self.fail(f"{value} names {number} twice; leave out one", param, ctx)
-        return numbers
+def counts(value: Any) -> tuple[int, ...]:
+    """Converts the value of an option: positive integers, separated by commas, without duplicates."""
+    if isinstance(value, tuple):
+        return value
+    try:
+        numbers = tuple(int(part) for part in str(value).split(","))
+    except ValueError as error:
+        raise click.BadParameter(
+            f"{value} is not a number; write one, or several separated by commas"
+        ) from error
+    for number in numbers:
+        if number < 1:
+            raise click.BadParameter(f"{number} is not in the range x>=1.")
+        if numbers.count(number) > 1:
+            raise click.BadParameter(f"{value} names {number} twice; leave out one")
+    return numbers
 
 
-class TensorShape(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click only
-    """The shape of a tensor: sizes separated by commas or ``x``."""
-
-    name = "sizes"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        """Returns the sizes."""
-        if isinstance(value, tuple):
-            return value
-        parts = str(value).replace("x", ",").split(",")
-        if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
-            self.fail(f"{value} is not a shape; separate sizes by commas, such as 3,224,224", param, ctx)
-        return tuple(map(int, parts))
+def tensor_shape(value: Any) -> tuple[int, ...]:
+    """Converts the value of an option: the sizes of a tensor, separated by commas or ``x``."""
+    if isinstance(value, tuple):
+        return value
+    parts = str(value).replace("x", ",").split(",")
+    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+        raise click.BadParameter(f"{value} is not a shape; separate sizes by commas, such as 3,224,224")
+    return tuple(map(int, parts))
 
 
 _Result = TypeVar("_Result")
@@ -194,8 +182,6 @@ COUNT = click.IntRange(min=1)
 WHOLE_NUMBER = click.IntRange(min=0)
 PORT = click.IntRange(0, 65535)
 SEED = click.IntRange(0, 2**63 - 1)
-COUNTS = Counts()
-SHAPE = TensorShape()
 WEIGHTS = click.Choice(["pretrained", "random"], case_sensitive=False)
 POSITIVE = FiniteFloatRange(min=0, min_open=True)
 NOT_NEGATIVE = FiniteFloatRange(min=0)

@@ -15,7 +15,7 @@ import click
 
 from inferometer.client.api.invocation import quieten_libraries
 from inferometer.client.cli.command import COMPLETION_VARIABLE, Group
-from inferometer.manifests.errors import ConfigurationError
+from inferometer.manifests.errors import ConfigurationError, InferometerError, printable
 
 PROGRAM = "agent"
 _COMMANDS = {
@@ -100,9 +100,6 @@ def main(args: Sequence[str] | None = None) -> None:
 def run(args: list[str]) -> int:
     """Runs the command line and returns its exit code."""
     try:
-        # imported here, so that Ctrl-C during the import also prints one line
-        from inferometer.manifests.errors import InferometerError
-
         if asked := os.environ.get(COMPLETION_VARIABLE):
             from inferometer.client.cli.completion import answer_shell
 
@@ -171,8 +168,6 @@ def _unbuffered(number: int) -> io.TextIOWrapper:
 
 def _fail(message: str, code: int) -> int:
     """Prints an error message as one line of printable characters, and returns the exit code."""
-    from inferometer.manifests.errors import printable
-
     with suppress(OSError):  # if stderr cannot be written either, only the exit code remains
         click.echo(printable(" ".join(message.split())), err=True)
     return code

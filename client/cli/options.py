@@ -12,20 +12,20 @@ from typing import Any
 import click
 
 from inferometer.client.cli.command import (
-    COUNTS,
     DATA,
     FILE,
     INPUT,
     MEASUREMENT,
     MODEL,
     OUTPUT,
-    SHAPE,
     FiniteFloatRange,
     allocator_option,
     boolean,
+    counts,
     database_options,
     option,
     options,
+    tensor_shape,
     tls_options,
 )
 from inferometer.evaluators.jobs.options import Option, options_of, plain
@@ -76,7 +76,7 @@ def _option(each: Option, several: bool) -> Callable[[Any], Any]:
     return option(
         *each.flags,
         f"{each.name}s" if several else each.name,
-        type=COUNTS if several else _type(each),
+        type=counts if several else _type(each),
         metavar=shown.metavar,
         help=text,
         required=each.is_required,
@@ -92,7 +92,7 @@ def _type(each: Option) -> Any:
     if each.kind == "Path":
         return INPUT if shown.reads else FILE
     if within is None:
-        return {"int": click.INT, "float": FiniteFloatRange(), "tuple[int, ...]": SHAPE}.get(each.kind)
+        return {"int": click.INT, "float": FiniteFloatRange(), "tuple[int, ...]": tensor_shape}.get(each.kind)
     if each.kind == "int":
         return click.IntRange(math.ceil(within.least), None if within.most is None else int(within.most))
     open_end = within.leaves_out_most and within.most is not None

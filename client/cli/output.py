@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +16,9 @@ from inferometer.evaluators.reports.table import folded
 from inferometer.evaluators.reports.writer import Format, choose_columns, sort_rows, write
 from inferometer.manifests import errors
 from inferometer.manifests.errors import printable
+
+if TYPE_CHECKING:
+    from inferometer.evaluators.drawing.writer import PictureFile
 
 SUCCESS = 0
 FAILED_INPUTS = 1
@@ -172,3 +175,38 @@ def print_rows(
         header=not no_header,
         every_column=chosen is not None,
     )
+
+
+def picture_of(plot: Path | None, printing: dict[str, Any]) -> PictureFile | None:
+    """Returns the file of a picture, checked before anything is read; None without ``plot``.
+
+    ``--overwrite`` also applies to the picture. Without a file for the rows, it applies only to the picture,
+    and is then off in ``printing``.
+
+    Args:
+        plot: The file.
+        printing: The options of ``print_rows``.
+
+    Raises:
+        ConfigurationError: The rows go to the same file, the options exclude each other, or the picture
+            cannot be drawn.
+        OutputError: The file cannot be written.
+    """
+    if plot is None:
+        return None
+    output, overwrite = printing["output"], printing["overwrite"]
+    if output is not None and plot.resolve() == output.resolve():
+        raise errors.ConfigurationError(
+            f'the picture and the rows cannot both go to "{plot}"; name two files'
+        )
+    if overwrite and printing["append"]:
+        raise errors.ConfigurationError("append and overwrite exclude each other; choose one")
+    from inferometer.evaluators.drawing.writer import PictureFile
+
+    printing["overwrite"] = overwrite and output is not None
+    return PictureFile(plot, overwrite=overwrite)
+
+
+def say_drawn(picture: PictureFile, drawn: bool) -> None:
+    """Reports on stderr whether there was anything to draw."""
+    say(f"drawn to {picture}" if drawn else f"nothing to draw: {picture} is not written")

@@ -55,43 +55,31 @@ _DEVICES = "Several devices or processes"
 _LAYOUTS = click.Choice(["NCHW", "NHWC"], case_sensitive=False)
 
 
-class JsonObject(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click only
-    """A JSON object; an empty text means an empty object."""
-
-    name = "json"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
-        """Parses the text, and returns the object."""
-        if isinstance(value, dict):
-            return value
-        try:
-            found = json.loads(value.strip() or "{}")
-        except (ValueError, RecursionError) as error:
-            self.fail(f"{value} is not JSON: {error}", param, ctx)
-        if not isinstance(found, dict):
-            self.fail(f'{value} is not a JSON object, such as {{"num_classes": 1000}}', param, ctx)
-        return found
+def _json_object(value: Any) -> dict[str, Any]:
+    """Converts the value of an option: a JSON object; an empty text means an empty object."""
+    if isinstance(value, dict):
+        return value
+    try:
+        found = json.loads(value.strip() or "{}")
+    except (ValueError, RecursionError) as error:
+        raise click.BadParameter(f"{value} is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise click.BadParameter(f'{value} is not a JSON object, such as {{"num_classes": 1000}}')
+    return found
 
 
-class GpuList(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click only
-    """GPU indices, separated by commas or colons; an empty text selects the CPU."""
-
-    name = "gpus"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        """Parses the text, and returns the indices."""
-        if isinstance(value, tuple):
-            return value
-        parts = [part.strip() for part in str(value).replace(":", ",").split(",") if part.strip()]
-        if not all(part.isascii() and part.isdecimal() for part in parts):
-            self.fail(
-                f"{value} is not a list of GPUs; write indices separated by commas, such as 0,1", param, ctx
-            )
-        if len(set(parts)) != len(parts):
-            self.fail(f"{value} names a GPU twice", param, ctx)
-        return tuple(map(int, parts))
+def _gpu_list(value: Any) -> tuple[int, ...]:
+    """Converts the value of an option: GPU indices, separated by commas or colons; empty for the CPU."""
+    if isinstance(value, tuple):
+        return value
+    parts = [part.strip() for part in str(value).replace(":", ",").split(",") if part.strip()]
+    if not all(part.isascii() and part.isdecimal() for part in parts):
+        raise click.BadParameter(
+            f"{value} is not a list of GPUs; write indices separated by commas, such as 0,1"
+        )
+    if len(set(parts)) != len(parts):
+        raise click.BadParameter(f"{value} names a GPU twice")
+    return tuple(map(int, parts))
 
 
 model_options = options(
@@ -121,7 +109,7 @@ model_options = options(
         "--num_gpus", type=WHOLE_NUMBER, metavar="N", help="Number of GPUs to use from CUDA_VISIBLE_DEVICES."
     ),
     option(
-        "--gpus", type=GpuList(), metavar="LIST", help="The GPUs by index, such as 0,1; empty for the CPU."
+        "--gpus", type=_gpu_list, metavar="LIST", help="The GPUs by index, such as 0,1; empty for the CPU."
     ),
     option(
         "--dtype",
@@ -141,7 +129,7 @@ model_options = options(
     request_options(TrainingData, only=_SEED, heading=MODEL),
     option("--threads", type=COUNT, metavar="N", help="CPU threads per operator and process."),
     option(
-        "--model_opts", type=JsonObject(), default="{}", metavar="JSON", help="Options of the model, as JSON."
+        "--model_opts", type=_json_object, default="{}", metavar="JSON", help="Options of the model, as JSON."
     ),
     heading=MODEL,
 )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from inferometer.client.cli.command import FILE, Command, Group, boolean, option
-from inferometer.client.cli.output import output_options, print_rows
+from inferometer.client.cli.command import FILE, Command, Group, boolean, current_invocation, option
+from inferometer.client.cli.output import EXIT_CODES, SUCCESS, output_options, print_rows
 from inferometer.evaluators.reports.base import Column, Row
+from inferometer.manifests.errors import DatasetError
 
 if TYPE_CHECKING:
     from inferometer.evaluators.conversion.convert import DatasetCheck
@@ -33,7 +35,6 @@ _backend_option = option(
 
 def _opened(path: Path, backend: str | None) -> Dataset:
     """Opens the dataset at a path; if the path does not exist, opens the dataset with that name."""
-    from inferometer.client.cli.command import current_invocation
     from inferometer.evaluators.datasets.opening import open_dataset, open_path
 
     invocation = current_invocation()
@@ -85,14 +86,10 @@ def convert(
     compared before TARGET gets its name. If samples were left out, the exit code is that of a damaged
     dataset, 4.
     """
-    from contextlib import closing
-
     from inferometer.client.api.progress import ProgressBar
-    from inferometer.client.cli.output import EXIT_CODES, SUCCESS
     from inferometer.evaluators.conversion.convert import convert as converted
     from inferometer.evaluators.conversion.writers import Encoding
     from inferometer.evaluators.jobs.job import Progress
-    from inferometer.manifests.errors import DatasetError
 
     encoding = Encoding(resize, quality, raw)
     with closing(_opened(source, data_backend)) as dataset, closing(ProgressBar("")) as bar:
@@ -124,13 +121,9 @@ def check(path: Path, data_backend: str | None) -> int:
     PATH may also be the name of a dataset with a manifest.
     Samples that fail are reported on stderr, and the exit code is then that of a damaged dataset, 4.
     """
-    from contextlib import closing
-
     from inferometer.client.api.progress import ProgressBar
-    from inferometer.client.cli.output import EXIT_CODES, SUCCESS
     from inferometer.evaluators.conversion.convert import check_dataset
     from inferometer.evaluators.jobs.job import Progress
-    from inferometer.manifests.errors import DatasetError
 
     with closing(_opened(path, data_backend)) as dataset, closing(ProgressBar("checking")) as bar:
         found = check_dataset(dataset, lambda done, total: bar(Progress(done, total)))
@@ -178,10 +171,6 @@ def _checked(found: DatasetCheck) -> str:
 @option("--mirror", metavar="URL", help="Location of the same files, instead of their publisher's.")
 def download(name: str, folder: Path | None, mirror: str | None) -> int:
     """Download the dataset NAME, check it, and report its location; `agent data list` shows the names."""
-    from contextlib import closing
-
-    from inferometer.client.cli.command import current_invocation
-    from inferometer.client.cli.output import SUCCESS
     from inferometer.evaluators.conversion.published import fetch, find_published
     from inferometer.evaluators.datasets.opening import open_path
 
@@ -201,7 +190,6 @@ def download(name: str, folder: Path | None, mirror: str | None) -> int:
 @output_options
 def list_datasets(**output: Any) -> None:
     """List the datasets that `agent data download` supports."""
-    from inferometer.client.cli.command import current_invocation
     from inferometer.evaluators.conversion.published import PUBLISHED
 
     folder = current_invocation().cache_directory / "datasets"

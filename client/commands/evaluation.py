@@ -38,15 +38,16 @@ from inferometer.client.cli.output import (
     echo,
     on_a_page,
     output_options,
+    picture_of,
     print_rows,
     print_tables,
+    say_drawn,
 )
 from inferometer.evaluators.jobs.options import ACCURACY_THRESHOLD, THRESHOLD
 from inferometer.evaluators.reports.base import ALIASES, Report, Row, find_report, known_reports
 from inferometer.manifests.errors import ConfigurationError, StoreError
 
 if TYPE_CHECKING:
-    from inferometer.evaluators.drawing.writer import PictureFile
     from inferometer.evaluators.evaluation import Evaluation
     from inferometer.evaluators.kinds.reports import TraceReport
     from inferometer.evaluators.store.evaluation_store import EvaluationStore
@@ -285,19 +286,7 @@ def _report(
     if probes and plot is not None:
         raise ConfigurationError("--probes shows single runs: leave out --plot, which draws them without it")
     printing = {key: given.pop(key) for key in OUTPUT_NAMES}
-    output, overwrite = printing["output"], printing["overwrite"]
-    wanted = ChosenEvaluations(**given)
-    picture: PictureFile | None = None
-    if plot is not None:  # check that the picture can be drawn and written before reading anything
-        if output is not None and plot.resolve() == output.resolve():
-            raise ConfigurationError(f'the picture and the rows cannot both go to "{plot}"; name two files')
-        if overwrite and printing["append"]:
-            raise ConfigurationError("append and overwrite exclude each other; choose one")
-        from inferometer.evaluators.drawing.writer import PictureFile
-
-        picture = PictureFile(plot, overwrite=overwrite)
-        # without an output file, --overwrite applies only to the picture
-        printing["overwrite"] = overwrite and output is not None
+    wanted, picture = ChosenEvaluations(**given), picture_of(plot, printing)
     invocation = current_invocation()
     with closing(invocation.open_store()) as store:
         report: Report[Any] = LayerRunsReport() if raw else ProbesReport() if probes else find_report(name)
@@ -320,9 +309,7 @@ def _report(
         if picture is not None:
             with invocation.waiting.during("drawing"):
                 drawn = picture.write(report, evaluations, list(shown), datetime.now(timezone.utc))
-            click.echo(
-                f"drawn to {picture}" if drawn else f"nothing to draw: {picture} is not written", err=True
-            )
+            say_drawn(picture, drawn)
         say_none(found, store)
 
 
@@ -371,7 +358,6 @@ def compare(**given: Any) -> None:
     The exit code is 1 if a figure of B is worse than A's by more than the threshold, and 0 otherwise.
     """
     # Imported here because the help does not need it.
-    from inferometer.client.cli.command import current_invocation
     from inferometer.client.evaluating.running import run_comparison
 
     printing = {name: given.pop(name) for name in OUTPUT_NAMES}

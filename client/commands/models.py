@@ -15,13 +15,13 @@ import click
 from inferometer.client.cli.command import (
     FILE,
     SEED,
-    SHAPE,
     WEIGHTS,
     Command,
     Group,
     boolean,
     current_invocation,
     option,
+    tensor_shape,
 )
 from inferometer.client.cli.output import EXIT_CODES, SUCCESS
 from inferometer.manifests.errors import (
@@ -271,7 +271,7 @@ def _described(file: Path) -> list[str]:
 @option("-o", "--output", type=FILE, metavar="FILE", help="The manifest.  [default: MODEL's name with .yml]")
 @option(
     "--input_shape",
-    type=SHAPE,
+    type=tensor_shape,
     metavar="SIZES",
     help="Input shape without the batch, such as 3,224,224.  [default: the file's]",
 )

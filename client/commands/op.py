@@ -18,6 +18,7 @@ from inferometer.client.cli.command import (
     Group,
     allocator_option,
     boolean,
+    current_invocation,
     database_options,
     option,
     options,
@@ -147,7 +148,6 @@ def run(**given: Any) -> None:
     exit code is 1 if a row failed or is wrong, and 0 if all are measured or missing with a reason.
     """
     # Imported here because the help does not need it.
-    from inferometer.client.cli.command import current_invocation
     from inferometer.client.evaluating.operators import run_operators, traced_request
     from inferometer.evaluators.kinds.operators.request import read_request
 
@@ -174,7 +174,6 @@ def list_operators(
 
     Imports the frameworks that are installed.
     """
-    from inferometer.client.cli.command import current_invocation
     from inferometer.client.evaluating.operators import print_operators, print_uncovered
 
     show = print_uncovered if uncovered else print_operators

@@ -17,6 +17,7 @@ from inferometer.client.cli.command import (
     Command,
     Group,
     boolean,
+    current_invocation,
     database_options,
     option,
     options,
@@ -83,7 +84,6 @@ def _put(kind: type[WorkloadRequest] | type[MaxQpsRequest], given: dict[str, Any
     """Runs the load test that the options describe, and exits with its exit code."""
     # Imported here because the help does not need it.
     from inferometer.client.api.requests import inputs_of, take_system
-    from inferometer.client.cli.command import current_invocation
     from inferometer.client.evaluating.running import run_job
     from inferometer.evaluators.kinds.load.job import load_job
 
@@ -175,7 +175,6 @@ def _evaluate(given: dict[str, Any], *, show_inputs: bool) -> NoReturn:
     """Runs the evaluations that the options describe, and exits with their exit code."""
     # Imported here because the help does not need it.
     from inferometer.client.api.requests import EvaluationChoice, take_system
-    from inferometer.client.cli.command import current_invocation
     from inferometer.client.evaluating.predictions import pictures_of
     from inferometer.client.evaluating.running import run_evaluation, run_sweep
 
@@ -261,7 +260,6 @@ def _measure(name: str, given: dict[str, Any]) -> None:
     """Builds the request from the options, runs its job, and exits with the job's exit code."""
     # Imported here because the help does not need it.
     from inferometer.client.api.requests import take_system
-    from inferometer.client.cli.command import current_invocation
     from inferometer.client.evaluating.running import run_job
 
     invocation, kind = current_invocation(), find_kind(name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
@@ -10,11 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from inferometer.client.cli.command import FILE, INPUT, Command, boolean, option
-from inferometer.client.cli.output import OUTPUT_NAMES, output_options, print_rows
+from inferometer.client.cli.command import FILE, INPUT, Command, boolean, current_invocation, option
+from inferometer.client.cli.output import (
+    FAILED_INPUTS,
+    OUTPUT_NAMES,
+    output_options,
+    picture_of,
+    print_rows,
+    say,
+    say_drawn,
+)
+from inferometer.manifests.errors import ConfigurationError, printable
 
 if TYPE_CHECKING:
-    from inferometer.evaluators.drawing.writer import PictureFile
     from inferometer.evaluators.scoring.score import ScoredPredictions, ScoreRequest
 
 
@@ -82,16 +89,12 @@ def score(**given: Any) -> int:
     """
     # Imported here because the help does not need it.
     from inferometer.client.api.progress import ProgressBar
-    from inferometer.client.cli.command import current_invocation
-    from inferometer.client.cli.output import FAILED_INPUTS, say
     from inferometer.evaluators.reports.writer import Format
     from inferometer.evaluators.scoring.rows import COLUMNS, rows_of
     from inferometer.evaluators.scoring.score import score as scored
 
     printing = {name: given.pop(name) for name in OUTPUT_NAMES}
-    picture = _picture(given["plot"], overwrite=printing["overwrite"])
-    if picture is not None:  # without an output file, --overwrite is for the picture alone
-        printing["overwrite"] = printing["overwrite"] and printing["output"] is not None
+    picture = picture_of(given["plot"], printing)
     request, invocation = _request(given), current_invocation()
     with closing(ProgressBar("scoring")) as bar:
         found = scored(request, invocation.catalog, invocation.cache, bar)
@@ -102,7 +105,11 @@ def score(**given: Any) -> int:
     else:
         print_rows(COLUMNS, rows, **printing)
     if picture is not None:
-        _draw(picture, found, rows, given["predictions"])
+        from inferometer.evaluators.kinds.batches.plot import drawing_of
+
+        drawing = drawing_of(found.result, f"{given['predictions'].name}, {found.dataset.name}")
+        source = f"Scores of {given['predictions']} by inferometer"
+        say_drawn(picture, picture.draw(drawing, COLUMNS, rows, source, datetime.now(timezone.utc)))
     if found.failures:
         first = found.failures[0]
         say(f"failed inputs: {len(found.failures)}; the first: {first.input_id}: {first.message}")
@@ -110,32 +117,10 @@ def score(**given: Any) -> int:
     return 0
 
 
-def _picture(path: Path | None, *, overwrite: bool) -> PictureFile | None:
-    if path is None:
-        return None
-    from inferometer.evaluators.drawing.writer import PictureFile
-
-    return PictureFile(path, overwrite=overwrite)
-
-
-def _draw(picture: PictureFile, found: ScoredPredictions, rows: Sequence[Any], predictions: Path) -> None:
-    from inferometer.evaluators.kinds.batches.plot import drawing_of
-    from inferometer.evaluators.scoring.rows import COLUMNS
-
-    drawing = drawing_of(found.result, f"{predictions.name}, {found.dataset.name}")
-    if drawing is None:
-        click.echo(f"nothing to draw: {picture} is not written", err=True)
-        return
-    source = f"Scores of {predictions} by inferometer"
-    picture.draw(drawing, COLUMNS, rows, source, datetime.now(timezone.utc))
-    click.echo(f"drawn to {picture}", err=True)
-
-
 def _request(given: dict[str, Any]) -> ScoreRequest:
     from inferometer.client.api.requests import inputs_of
     from inferometer.evaluators.datasets.files import read_class_names
     from inferometer.evaluators.scoring.score import ScoreRequest
-    from inferometer.manifests.errors import ConfigurationError
 
     labels: tuple[str, ...] = ()
     path: Path | None = given["labels"]
@@ -171,8 +156,6 @@ def _print_summary(found: ScoredPredictions) -> None:
 
 
 def _print_failures(found: ScoredPredictions) -> None:
-    from inferometer.manifests.errors import printable
-
     for failure in found.failures[:_SHOWN_FAILURES]:
         click.echo(printable(f"failed: {failure.input_id}: {failure.message}"))
     if (rest := len(found.failures) - _SHOWN_FAILURES) > 0:

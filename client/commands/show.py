@@ -50,7 +50,6 @@ from inferometer.evaluators.reports.writer import Format, write
 from inferometer.evaluators.store.evaluation_store import EvaluationStore
 from inferometer.manifests.errors import OutputError, explained, printable
 
-HEAVIEST = 10
 _NS_PER_S = 1_000_000_000
 
 

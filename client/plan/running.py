@@ -8,11 +8,11 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from inferometer.client.api.invocation import Invocation
 from inferometer.client.api.runner import StopRequest
-from inferometer.client.cli.output import INTERRUPTED, SUCCESS, print_rows, say
+from inferometer.client.cli.output import INTERRUPTED, SUCCESS, picture_of, print_rows, say, say_drawn
 from inferometer.client.plan.checking import PlanAgents
 from inferometer.client.plan.request import PlanRequest, agent_text, counts_text, folder_of, plan_text
 from inferometer.evaluators.kinds.registry import kind_of
@@ -38,10 +38,6 @@ from inferometer.evaluators.reports.writer import Format, sort_rows
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
 from inferometer.evaluators.store.opening import open_store
 from inferometer.manifests.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from inferometer.evaluators.drawing.writer import PictureFile
-
 
 _FOR_PEOPLE = (Format.TABLE.value, Format.MARKDOWN.value)
 
@@ -72,7 +68,11 @@ def report_plan(
     given |= {name: _names(given[name]) for name in ("rows", "columns", "value")}
     asked = Asked(**given, scaling=Scaling(scaling) if scaling else None)
     asked.check()
-    picture = _picture(plot, asked, printing)
+    if plot is not None and asked.failed:
+        raise ConfigurationError("--failed has no picture; leave out --plot")
+    if plot is not None and len(asked.objectives) > 2:
+        raise ConfigurationError("--plot draws one or two objectives; leave out the others, or --plot")
+    picture = picture_of(plot, printing)
     runs = [Run(cell, number) for cell in request.cells for number in range(1, request.plan.repeat + 1)]
     history = read_history(folder_of(invocation, request).path)
     if asked.failed:
@@ -83,7 +83,10 @@ def report_plan(
         found = replace(found, rows=tuple(sort_rows(found.columns, found.rows, printing["order"])))
     _print(found, {**printing, "order": None})
     if picture is not None:
-        _draw(invocation, picture, found)
+        source = f"Report {found.name} of a plan, by inferometer: {found.caption}"
+        with invocation.waiting.during("drawing"):
+            drawn = picture.draw(found.drawing, found.columns, found.rows, source, datetime.now(timezone.utc))
+        say_drawn(picture, drawn)
 
 
 def _names(text: str | None) -> Sequence[str]:
@@ -105,40 +108,11 @@ def _cases(
     return measured.cases
 
 
-def _picture(plot: Path | None, asked: Asked, printing: dict[str, Any]) -> PictureFile | None:
-    """Returns the picture file, checked before anything is read; ``--overwrite`` also applies to it."""
-    if plot is None:
-        return None
-    if asked.failed:
-        raise ConfigurationError("--failed has no picture; leave out --plot")
-    if len(asked.objectives) > 2:
-        raise ConfigurationError("--plot draws one or two objectives; leave out the others, or --plot")
-    output, overwrite = printing["output"], printing["overwrite"]
-    if output is not None and plot.resolve() == output.resolve():
-        raise ConfigurationError(f'the picture and the rows cannot both go to "{plot}"; name two files')
-    if overwrite and printing["append"]:
-        raise ConfigurationError("append and overwrite exclude each other; choose one")
-    from inferometer.evaluators.drawing.writer import PictureFile
-
-    printing["overwrite"] = overwrite and output is not None
-    return PictureFile(plot, overwrite=overwrite)
-
-
 def _print(found: PlanTable, printing: dict[str, Any]) -> None:
     shown = found.for_people() if printing["format_name"].lower() in _FOR_PEOPLE else found
     print_rows(shown.columns, shown.rows, **printing)
     for note in found.notes:
         say(note)
-
-
-def _draw(invocation: Invocation, picture: PictureFile, found: PlanTable) -> None:
-    if found.drawing is None:
-        say(f"nothing to draw: {picture} is not written")
-        return
-    with invocation.waiting.during("drawing"):
-        source = f"Report {found.name} of a plan, by inferometer: {found.caption}"
-        picture.draw(found.drawing, found.columns, found.rows, source, datetime.now(timezone.utc))
-    say(f"drawn to {picture}")
 
 
 _FAILED_RUNS = 1

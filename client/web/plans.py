@@ -9,7 +9,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from inferometer.evaluators.drawing.charts import Mark, PointChart, Series
 from inferometer.evaluators.plans.cells import CELL, Run, shown
 from inferometer.evaluators.plans.plan import PLAN_NAME
 from inferometer.evaluators.plans.reporting.asked import Asked, chosen, reported
-from inferometer.evaluators.plans.reporting.cases import CASE, Case, PlanReader, figure_columns, notes_on_runs
+from inferometer.evaluators.plans.reporting.cases import CASE, Case, PlanReader, figure_columns
 from inferometer.evaluators.plans.reporting.scaling import Scaling
 from inferometer.evaluators.plans.reporting.tables import (
     DOUBTS,
@@ -40,7 +40,7 @@ from inferometer.evaluators.plans.running.folder import (
     RunHistory,
     journal_file,
 )
-from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
+from inferometer.evaluators.store.evaluation_store import EvaluationStore
 from inferometer.manifests.errors import ConfigurationError, NotFoundError, StoreError, suggestion
 
 MOST_RUNS = 500
@@ -321,7 +321,7 @@ class _Followed:
         self._stamp: tuple[int, ...] | None = None
         self._kept: KeptPlan | None = None
         self._runs: tuple[Run, ...] = ()
-        self._measured: _MeasuredCells | None = None
+        self._reader: PlanReader | None = None
         self._counts: Counter[str] = Counter()
         self._tables: dict[Asked, dict[str, Any]] = {}
 
@@ -338,7 +338,7 @@ class _Followed:
             self._stamp, self._kept = stamp, kept
             if kept != before:
                 self._runs = tuple(kept.runs) if kept else ()
-                self._measured, changed = None, True
+                self._reader, changed = None, True
         if changed:
             self._counts = Counter(_history(run, self._journal.runs).state for run in self._runs)
             self._tables.clear()
@@ -370,21 +370,19 @@ class _Followed:
         }
         if self._kept is None:
             return document
-        if self._measured is None:
-            self._measured = _MeasuredCells(self._kept, store)
-        measured = self._measured
+        if self._reader is None:
+            self._reader = PlanReader(store, clock)
         try:
-            if measured.read(self._journal.runs, clock):
-                self._tables.clear()
+            measured = self._reader.read(self._runs, self._journal.runs, _READING_S)
         except StoreError as error:  # such as of one evaluation that is damaged; the runs are known anyway
             return {**document, "refused": str(error)}
+        if measured.is_new:
+            self._tables.clear()
         if measured.left:
             total = len(self._kept.cells)
             return {**document, "reading": {"done": total - measured.left, "total": total}}
-        incomplete = len(self._runs) - self._counts[Ended.COMPLETE.value]
-        notes = list(notes_on_runs(len(self._runs), incomplete, measured.lacking, store.location))
         table = self._table(measured.cases, query)
-        return {**document, **table, "notes": [*notes, *table["notes"]]}
+        return {**document, **table, "notes": [*measured.notes, *table["notes"]]}
 
     def _table(self, cases: Sequence[Case], query: Asked) -> dict[str, Any]:
         if query not in self._tables:
@@ -403,72 +401,6 @@ class _Followed:
         if self._counts[Ended.COMPLETE.value] == len(self._runs):
             return "complete"
         return "stopped"
-
-
-@dataclass(frozen=True, slots=True)
-class _CellCases:
-    """The measurements of one cell.
-
-    Attributes:
-        published: The complete runs, each with the ids of its evaluations.
-        total: The number of evaluations in the database when they were read.
-        cases: The cases of the cell.
-        lacking: The runs whose evaluations the database lacked.
-    """
-
-    published: tuple[tuple[str, tuple[str, ...]], ...]
-    total: int
-    cases: tuple[Case, ...]
-    lacking: tuple[str, ...]
-
-
-class _MeasuredCells:
-    """The measurements of a plan's cells; a cell's measurements are reloaded when one of its runs ends."""
-
-    def __init__(self, kept: KeptPlan, store: EvaluationStore) -> None:
-        self._kept = kept
-        self._store = store
-        self._reader = PlanReader(store)
-        self._found: dict[str, _CellCases] = {}
-        self.left = 0
-
-    @property
-    def cases(self) -> tuple[Case, ...]:
-        """All cases, in the order of the cells."""
-        return tuple(case for cell in self._kept.cells for case in self._found[cell.id].cases)
-
-    @property
-    def lacking(self) -> tuple[str, ...]:
-        """The runs whose evaluations the database lacks."""
-        return tuple(key for cell in self._kept.cells for key in self._found[cell.id].lacking)
-
-    def read(self, history: Mapping[str, RunHistory], clock: Callable[[], float]) -> bool:
-        """Reads for ``_READING_S`` at most; returns whether anything is new. ``left`` counts unread cells."""
-        deadline_s = clock() + _READING_S
-        total = self._store.count(EvaluationFilter(include_interrupted=True))
-        new, self.left = False, 0
-        for cell in self._kept.cells:
-            runs = [Run(cell, number) for number in range(1, self._kept.repeat + 1)]
-            published = tuple(_published(runs, history))
-            known = self._found.get(cell.id)
-            if known and known.published == published and (known.total == total or not known.lacking):
-                continue
-            if new and clock() > deadline_s:
-                self.left += 1
-                continue
-            measured = self._reader.read(runs, history)
-            self._found[cell.id] = _CellCases(published, total, measured.cases, measured.lacking)
-            new = True
-        return new
-
-
-def _published(
-    runs: Iterable[Run], history: Mapping[str, RunHistory]
-) -> Iterator[tuple[str, tuple[str, ...]]]:
-    for run in runs:
-        result = _history(run, history).result
-        if result is not None and result.ended is Ended.COMPLETE:
-            yield run.key, result.evaluations
 
 
 def _moment(at_ns: int) -> str | None:

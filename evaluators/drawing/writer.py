@@ -166,37 +166,40 @@ class PictureFile:
             OutputError: The file cannot be written.
         """
         drawing = find_plot(report.name).draw(evaluations, rows)
-        if drawing is None:
-            return False
         source = f"Report {report.name} of inferometer: {report.summary}"
-        self.draw(drawing, report.columns, rows, source, drawn_at)
-        return True
+        return self.draw(drawing, report.columns, rows, source, drawn_at)
 
     def draw(
         self,
-        drawing: Drawing,
+        drawing: Drawing | None,
         columns: Sequence[Column],
         rows: Sequence[Row],
         source: str,
         drawn_at: datetime,
-    ) -> None:
+    ) -> bool:
         """Writes a picture in one step.
 
         Args:
-            drawing: The picture.
+            drawing: The picture; None if there is nothing to draw.
             columns: The columns of the table that an HTML page shows below it.
             rows: The rows of that table.
             source: The subject of the picture, which the page shows in a line.
             drawn_at: The time that the page shows.
 
+        Returns:
+            Whether there was anything to draw; otherwise no file is written.
+
         Raises:
             OutputError: The file cannot be written.
         """
+        if drawing is None:
+            return False
         content = _content(drawing, self._format, columns, rows, source, drawn_at)
         if self._overwrite:
             self._file.replace(content)
         else:
             self._file.create(content)
+        return True
 
 
 def inline_svg(drawing: Drawing) -> str | None:

@@ -307,7 +307,6 @@ def command_of(
     cell: Cell,
     plan: Plan,
     *,
-    agent: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
     name: str = "",
     shared: Sequence[str] = (),
@@ -318,7 +317,6 @@ def command_of(
     Args:
         cell: The cell.
         plan: Its plan.
-        agent: The words that start this program with the interpreter of this process; empty for the default.
         variables: Further variables. They take precedence over those of the software and the cell.
         name: The name of the container, unique among running containers; if it is empty, so are
             ``stop`` and ``container_pid``.
@@ -335,9 +333,8 @@ def command_of(
     if isinstance(software, ContainerSoftware):
         words = (*launcher, AGENT, *cell.argv)
         return replace(_contained(software, words, environment, cores, name, shared), slurm=slurm)
-    program = tuple(agent) if agent and not software.python else _program(python_of(software))
     return CellCommand(
-        argv=(*_pinning(cores), *launcher, *program, *cell.argv),
+        argv=(*_pinning(cores), *launcher, *_program(python_of(software)), *cell.argv),
         environment=_environment_of(software, environment),
         slurm=slurm,
     )

@@ -308,6 +308,22 @@ def test_the_scores_are_drawn(score: Any, tmp_path: Path) -> None:
     assert "exists" in again.error
 
 
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--output={plot}", "--overwrite"), "the picture and the rows cannot both go to"),
+        (("--append", "--overwrite"), "append and overwrite exclude each other"),
+    ],
+)
+def test_a_picture_that_would_replace_the_rows_is_refused(
+    score: Any, tmp_path: Path, more: tuple[str, ...], message: str
+) -> None:
+    data, found, plot = coco(tmp_path), results(tmp_path / "found.json", RIGHT), tmp_path / "scores.svg"
+    answer = score("detection", found, data, f"--plot={plot}", *(each.format(plot=plot) for each in more))
+    assert (answer.code, message in answer.error) == (2, True)
+    assert not plot.exists()
+
+
 def test_answers(score: Any, tmp_path: Path) -> None:
     questions = tmp_path / "questions.jsonl"
     rows = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -283,6 +284,22 @@ def test_evaluations_that_the_database_lacks_are_told_until_they_are_there(tmp_p
     assert kept.runs[1].key in before["notes"][1]
     assert [len(found["table"]["rows"]) for found in (before, after)] == [1, 2]
     assert not any("lacks" in note for note in after["notes"])
+
+
+def test_a_damaged_evaluation_is_named_in_the_notes(tmp_path: Path) -> None:
+    keep(tmp_path, [steady(1), steady(2)])
+    kept = keep_plan(tmp_path, "hurt", VARIED)
+    for number in range(2):
+        kept.end(number, Ended.COMPLETE, evaluations=[IDS[number]])
+    with closing(sqlite3.connect(tmp_path / f"{DATABASE}.db")) as database:
+        database.execute("DELETE FROM performance WHERE json_extract(data, '$.evaluation_id') = ?", [IDS[1]])
+        database.commit()
+
+    with _reader(tmp_path) as plans:
+        found = plans.plan("hurt", Asked())
+
+    assert len(found["table"]["rows"]) == 1
+    assert [IDS[1] in note for note in found["notes"] if note.startswith("Left out ")] == [True]
 
 
 def test_evaluations_are_read_for_a_moment_at_a_time(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from inferometer.evaluators.plans.reporting.tables import (
     point_series,
     told_of,
 )
-from inferometer.evaluators.plans.running.folder import Ended, RunHistory
+from inferometer.evaluators.plans.running.folder import Ended, Result, RunHistory
 from inferometer.evaluators.reports.base import Column, Row, Value
 from inferometer.manifests.errors import ConfigurationError
 
@@ -49,14 +49,6 @@ _OFF = ("", "0", "false", "no", "off", "none")
 LITTLE_USE_PERCENT = 50.0
 """The advice mentions a mean GPU utilization below this."""
 _RATES = ("throughput_inputs_per_s", "throughput_samples_per_s", "samples_per_s", "max_qps", "goodput_qps")
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """A run on a GPU that is not complete: its key and the reason."""
-
-    key: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,24 +109,20 @@ def asks_for_gpu(cell: Cell) -> bool:
     return any(given.get(name, "") not in _OFF for name in ("gpu", "use_gpu", "num_gpus"))
 
 
-def failed_on_gpu(runs: Sequence[Run], history: Mapping[str, RunHistory]) -> tuple[Failed, ...]:
-    """Returns the runs that request a GPU and ended without completing."""
-    ended = [(run, history[run.key].result) for run in runs if run.key in history and asks_for_gpu(run.cell)]
-    return tuple(
-        Failed(run.key, result.reason or result.ended.value)
-        for run, result in ended
-        if result is not None and result.ended is not Ended.COMPLETE
-    )
+def failed_on_gpu(runs: Sequence[Run], history: Mapping[str, RunHistory]) -> tuple[Result, ...]:
+    """Returns the results of the runs that request a GPU and ended without completing."""
+    ended = (history[run.key].result for run in runs if run.key in history and asks_for_gpu(run.cell))
+    return tuple(each for each in ended if each is not None and each.ended is not Ended.COMPLETE)
 
 
-def _told_failed(failed: Sequence[Failed]) -> str:
+def _told_failed(failed: Sequence[Result]) -> str:
     """Returns how many runs on a GPU are not complete, and why the first one is not."""
     first, count = failed[0], len(failed)
     are = "runs on a GPU are" if count > 1 else "run on a GPU is"
-    return f"{count} {are} not complete, such as {first.key}: {first.reason}"
+    return f"{count} {are} not complete, such as {first.key}: {first.reason or first.ended.value}"
 
 
-def _check_sides(cpu: Sequence[Case], one: Sequence[Case], gpus: int, failed: Sequence[Failed]) -> None:
+def _check_sides(cpu: Sequence[Case], one: Sequence[Case], gpus: int, failed: Sequence[Result]) -> None:
     """Raises ConfigurationError unless both sides have cases; ``gpus`` counts those on any number of GPUs."""
     if not one:
         reason = "there is none on one GPU alone" if gpus else "there is none on a GPU"
@@ -225,7 +213,7 @@ def gpu_advice(
     values: Sequence[str] = (),
     over: str | None = None,
     cores_per_gpu: float | None = None,
-    failed: Sequence[Failed] = (),
+    failed: Sequence[Result] = (),
 ) -> PlanTable:
     """Returns, for each group of otherwise equal cases, whether a GPU is worth its price in cores.
 
@@ -238,7 +226,7 @@ def gpu_advice(
         values: The figure, a time or a rate; empty for the throughput, or else the main figure.
         over: The dimension that counts the cores; None for threads or cores, whichever varies.
         cores_per_gpu: How many cores a GPU counts for; None if it is unknown.
-        failed: The runs on a GPU that are not complete.
+        failed: The results of the runs on a GPU that are not complete.
 
     Raises:
         ConfigurationError: There is nothing to compare, a name is wrong, or cases differ in something else.

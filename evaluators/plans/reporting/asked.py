@@ -15,7 +15,7 @@ import numpy as np
 
 from inferometer.evaluators.drawing.charts import Drawing, Label, Mark, PointChart, Series
 from inferometer.evaluators.plans.cells import holds, shown
-from inferometer.evaluators.plans.reporting.advice import Failed, gpu_advice
+from inferometer.evaluators.plans.reporting.advice import gpu_advice
 from inferometer.evaluators.plans.reporting.cases import Case, figure_columns, overlap
 from inferometer.evaluators.plans.reporting.scaling import Scaling, scaling
 from inferometer.evaluators.plans.reporting.tables import (
@@ -26,9 +26,9 @@ from inferometer.evaluators.plans.reporting.tables import (
     bar_chart,
     dimension_columns,
     drawing_of,
+    figure_text,
     figure_values,
     heading_of,
-    interval_text,
     is_far,
     known_figures,
     label_of,
@@ -39,6 +39,7 @@ from inferometer.evaluators.plans.reporting.tables import (
     telling,
     value_columns,
 )
+from inferometer.evaluators.plans.running.folder import Result
 from inferometer.evaluators.reports.base import Column, Row, Value
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
@@ -332,20 +333,21 @@ def _front(found: _Found, objectives: Sequence[Objective]) -> PlanTable:
             "and better in one, by the values without their intervals.",
             *notes_on(found.cases, found.figures),
         ),
-        drawing=_front_drawing(found, objectives, rows) if len(objectives) == 2 else None,
+        drawing=_front_drawing(found, objectives, marked) if len(objectives) == 2 else None,
     )
 
 
-def _front_drawing(found: _Found, objectives: Sequence[Objective], rows: Sequence[Row]) -> Drawing | None:
+def _front_drawing(
+    found: _Found, objectives: Sequence[Objective], marked: Sequence[tuple[Case, bool]]
+) -> Drawing | None:
+    """Draws two objectives of the cases, each of which is marked with whether it is on the front."""
     headers = [figure_columns()[each.figure].header for each in objectives]
     groups: dict[bool, list[Point]] = {True: [], False: []}
-    for row in rows:
-        is_on, what = row[_FRONT.key] is True, label_of(row, found.names)
-        x, y = (_value(row, each.figure) for each in objectives)
-        told = ", ".join(
-            f"{header} {interval_text(row, each.figure)}"
-            for header, each in zip(headers, objectives, strict=True)
-        )
+    for case, is_on in marked:
+        what = label_of(found.row(case), found.names)
+        figures = [case.figures[each.figure] for each in objectives]
+        x, y = (each.value for each in figures)
+        told = ", ".join(f"{name} {figure_text(each)}" for name, each in zip(headers, figures, strict=True))
         groups[is_on].append(Point(x, y, FRONT if is_on else OTHERS, what, f"{what}: {told}"))
     line = sorted(groups[True], key=lambda point: (point.x, point.y))
     front = Series(FRONT, tuple(p.x for p in line), tuple(p.y for p in line), line=True, tooltip=FRONT)
@@ -359,13 +361,6 @@ def _front_drawing(found: _Found, objectives: Sequence[Objective], rows: Sequenc
         tall=True,
     )
     return drawing_of("Pareto front", [chart], [FRONT, *([OTHERS] if groups[False] else [])])
-
-
-def _value(row: Row, name: str) -> float:
-    value = row[name]
-    if not isinstance(value, int | float):
-        raise ValueError(f"the row has no {name}")
-    return float(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,13 +430,13 @@ class Asked:
         }
 
 
-def reported(cases: Sequence[Case], asked: Asked, failed: Sequence[Failed] = ()) -> PlanTable:
+def reported(cases: Sequence[Case], asked: Asked, failed: Sequence[Result] = ()) -> PlanTable:
     """Returns the requested report.
 
     Args:
         cases: All cases of the plan, at least one.
         asked: The options. Incomplete runs are not shown here; see ``failures``.
-        failed: The runs on a GPU that are not complete.
+        failed: The results of the runs on a GPU that are not complete.
 
     Raises:
         ConfigurationError: A name or a condition is wrong, or no case meets the conditions.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -102,7 +104,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One row of a report on a cell, aggregated over the repetitions of the cell.
+    """One row of a report on a cell: of one run, or aggregated over the repetitions of the cell.
 
     Attributes:
         cell: The cell.
@@ -115,21 +117,6 @@ class Case:
     dimensions: Dimensions
     figures: Mapping[str, Figure]
     doubts: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """One row of a report on one run; see ``Case``."""
-
-    run: Run
-    dimensions: Dimensions
-    figures: Mapping[str, Figure]
-    doubt: str = ""
-
-    @property
-    def key(self) -> tuple[Value, ...]:
-        """The key that rows of the same case share."""
-        return (self.run.cell.id, *(self.dimensions.get(name) for name in CASE))
 
 
 def main_figures() -> tuple[str, ...]:
@@ -147,24 +134,22 @@ def figure_columns() -> Mapping[str, Column]:
     return found
 
 
-def _cases_of(observations: Iterable[Observation]) -> tuple[Case, ...]:
-    """Groups observations into cases, in the order of the first observation of each."""
-    groups: dict[tuple[Value, ...], list[Observation]] = {}
+def _cases_of(observations: Iterable[Case]) -> tuple[Case, ...]:
+    """Groups the rows of a cell's single runs into cases, in the order of the first row of each."""
+    groups: dict[tuple[Value, ...], list[Case]] = {}
     for each in observations:
-        groups.setdefault(each.key, []).append(each)
+        key = tuple(each.dimensions.get(name) for name in CASE)
+        groups.setdefault(key, []).append(each)
     return tuple(_case(group) for group in groups.values())
 
 
-def _observations_of(
-    run: Run, result: Result, evaluations: Iterable[Evaluation[Any]]
-) -> Iterator[Observation]:
-    """Yields the measurements of a run: one observation for each row of the reports on its evaluations.
+def _observations_of(cell: Cell, result: Result, evaluations: Iterable[Evaluation[Any]]) -> Iterator[Case]:
+    """Yields the measurements of a run: one case for each row of the reports on its evaluations.
 
     Evaluations under a profiler are omitted, because their latency is not the model's.
     """
     parameters: dict[str, Value] = {
-        name: shown(value) if isinstance(value, list) else value
-        for name, value in run.cell.parameters.items()
+        name: shown(value) if isinstance(value, list) else value for name, value in cell.parameters.items()
     }
     beside = dict(_of_run(result))
     for evaluation in evaluations:
@@ -174,7 +159,7 @@ def _observations_of(
             # what a report does not know is as asked for
             said = {n: value for n, value in _dimensions(row) if value is not None or n not in parameters}
             doubt = "INVALID" if row.get("invalid") else _stability(evaluation)
-            yield Observation(run, {**parameters, **said}, {**beside, **dict(_figures(row))}, doubt)
+            yield Case(cell, {**parameters, **said}, {**beside, **dict(_figures(row))}, doubt)
 
 
 def _rows(evaluation: Evaluation[Any]) -> Iterator[Row]:
@@ -221,7 +206,7 @@ def _of_run(result: Result) -> Iterator[tuple[str, Figure]]:
             yield f"gpu_{key}", Figure(max(values))  # of the GPU that worked most
 
 
-def _case(group: Sequence[Observation]) -> Case:
+def _case(group: Sequence[Case]) -> Case:
     first = group[0]
     dimensions = {
         name: value if all(each.dimensions.get(name) == value for each in group) else "several"
@@ -231,12 +216,12 @@ def _case(group: Sequence[Observation]) -> Case:
         name: Figure.over([each.figures[name] for each in group if name in each.figures])
         for name in dict.fromkeys(name for each in group for name in each.figures)
     }
-    doubts = [each.doubt for each in group if each.doubt]
+    doubts = [each.doubts for each in group if each.doubts]
     told = [
         f"{doubts.count(doubt)} of {len(group)} {doubt}" if len(group) > 1 else doubt
         for doubt in dict.fromkeys(doubts)
     ]
-    return Case(first.run.cell, dimensions, figures, ", ".join(told))
+    return Case(first.cell, dimensions, figures, ", ".join(told))
 
 
 def _stability(evaluation: Evaluation[Any]) -> str:
@@ -306,72 +291,101 @@ class Measured:
     Attributes:
         cases: The cases of all complete runs, in the order of the cells.
         notes: What is missing, one line each.
-        lacking: The runs whose evaluations the database lacks.
+        left: The number of cells that are not read yet, because the time was up.
+        is_new: Whether anything was read that was not in the cache.
     """
 
     cases: tuple[Case, ...]
     notes: tuple[str, ...] = ()
-    lacking: tuple[str, ...] = ()
+    left: int = 0
+    is_new: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _MeasuredCell:
+    """The measurements of one cell.
+
+    Attributes:
+        complete: The results of its complete runs.
+        total: The number of evaluations in the database when they were read.
+        cases: The cases of the cell.
+        lacking: The runs whose evaluations the database lacked.
+        unreadable: A note on each evaluation that cannot be read.
+    """
+
+    complete: tuple[Result, ...]
+    total: int
+    cases: tuple[Case, ...]
+    lacking: tuple[str, ...]
+    unreadable: tuple[str, ...]
 
 
 class PlanReader:
-    """Reads the measurements of a plan's runs. It caches what it has read, because evaluations do not change.
+    """Reads the measurements of a plan's runs. It caches those of a cell until one of its runs ends.
 
     Args:
         store: The database of the plan.
+        clock: A monotonic clock in seconds.
     """
 
-    def __init__(self, store: EvaluationStore) -> None:
+    def __init__(self, store: EvaluationStore, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
-        self._unreadable: dict[str, None] = {}
-        self._known: dict[tuple[str, tuple[str, ...]], tuple[Observation, ...]] = {}
+        self._clock = clock
+        self._known: dict[str, _MeasuredCell] = {}
 
-    def read(self, runs: Sequence[Run], history: Mapping[str, RunHistory]) -> Measured:
+    def read(
+        self, runs: Sequence[Run], history: Mapping[str, RunHistory], most_s: float = math.inf
+    ) -> Measured:
         """Returns the cases of the complete runs.
 
         Args:
             runs: The runs, by cell.
             history: The history of each run in the journal, by the key of the run.
+            most_s: The time in seconds after which no further cell is read; at least one is read.
 
         Raises:
             StoreError: The database cannot be read.
         """
-        observations: list[Observation] = []
-        left, lacking = 0, []
-        for run in runs:
-            result = history[run.key].result if run.key in history else None
-            if result is None or result.ended is not Ended.COMPLETE:
-                left += 1
-                continue
-            key = run.key, result.evaluations
-            if key not in self._known:
-                found = [each for name in result.evaluations for each in self._find(name)]
-                if len(found) < len(result.evaluations):
-                    lacking.append(run.key)
-                    continue  # it may be imported later, or be in another database
-                self._known[key] = tuple(_observations_of(run, result, found))
-            observations += self._known[key]
-        told = [*notes_on_runs(len(runs), left, lacking, self._store.location), *self._unreadable]
-        return Measured(_cases_of(observations), tuple(told), tuple(lacking))
+        deadline_s = self._clock() + most_s
+        total = self._store.count(EvaluationFilter(include_interrupted=True))
+        found: list[_MeasuredCell] = []
+        incomplete, left, is_new = len(runs), 0, False
+        for cell, of_cell in groupby(runs, key=lambda run: run.cell):
+            results = (history[run.key].result for run in of_cell if run.key in history)
+            complete = tuple(each for each in results if each and each.ended is Ended.COMPLETE)
+            incomplete -= len(complete)
+            known = self._known.get(cell.id)
+            # what is lacking may be imported later
+            if not known or known.complete != complete or (known.lacking and known.total != total):
+                if is_new and self._clock() > deadline_s:
+                    left += 1
+                    continue
+                known = self._known[cell.id] = self._measured(cell, complete, total)
+                is_new = True
+            found.append(known)
+        notes = []
+        if incomplete:
+            notes.append(f"{incomplete} of {len(runs)} runs are not complete, and are left out.")
+        if lacking := [key for each in found for key in each.lacking]:
+            notes.append(
+                f"{len(lacking)} of {len(runs)} runs, such as {lacking[0]}, published evaluations that "
+                f"{self._store.location} lacks; name the database with --database_address or --database_name."
+            )
+        notes += [note for each in found for note in each.unreadable]
+        return Measured(tuple(case for each in found for case in each.cases), tuple(notes), left, is_new)
 
-    def _find(self, evaluation_id: str) -> Sequence[Evaluation[Any]]:
-        wanted = EvaluationFilter(evaluation_id=evaluation_id, include_interrupted=True)
-        return self._store.find(wanted, lambda error: self._unreadable.setdefault(f"Left out {error}"))
-
-
-def notes_on_runs(total: int, left: int, lacking: Sequence[str], location: str) -> Iterator[str]:
-    """Yields notes on what the tables of a plan lack.
-
-    Args:
-        total: The number of runs.
-        left: The number of runs that are not complete.
-        lacking: The runs whose evaluations the database lacks.
-        location: The database.
-    """
-    if left:
-        yield f"{left} of {total} runs are not complete, and are left out."
-    if lacking:
-        yield (
-            f"{len(lacking)} of {total} runs, such as {lacking[0]}, published evaluations that "
-            f"{location} lacks; name the database with --database_address or --database_name."
-        )
+    def _measured(self, cell: Cell, complete: tuple[Result, ...], total: int) -> _MeasuredCell:
+        """Reads the evaluations of a cell's complete runs."""
+        observations: list[Case] = []
+        lacking: list[str] = []
+        unreadable: list[str] = []
+        for result in complete:
+            found: list[Evaluation[Any]] = []
+            for name in result.evaluations:
+                wanted = EvaluationFilter(evaluation_id=name, include_interrupted=True)
+                found += self._store.find(wanted, lambda error: unreadable.append(f"Left out {error}"))
+            if len(found) < len(result.evaluations):
+                lacking.append(result.key)
+            else:
+                observations += _observations_of(cell, result, found)
+        return _MeasuredCell(complete, total, _cases_of(observations), tuple(lacking), tuple(unreadable))

@@ -15,15 +15,17 @@ import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Strict, TypeAdapter
 
 from inferometer.agent.files import LineJournal, is_locked, replacing
 from inferometer.evaluators.plans.cells import Cell, Run
 from inferometer.evaluators.plans.plan import Plan
-from inferometer.manifests.errors import ConfigurationError, OutputError
+from inferometer.manifests.errors import ConfigurationError, OutputError, one_line
 
 PLANS = "plans"
 """The folder of all plans in a data directory."""
@@ -76,20 +78,8 @@ class Result:
     evaluations: tuple[str, ...] = ()
     monitor: Mapping[str, Any] | None = None
 
-    @classmethod
-    def of(cls, document: Mapping[str, Any]) -> Result:
-        """Returns the result from its ``asdict`` document; fields that later versions add are ignored.
 
-        Raises:
-            KeyError, TypeError, ValueError: The document does not describe a result.
-        """
-        given = {each.name: document[each.name] for each in fields(cls) if each.name in document}
-        evaluations = tuple(given.pop("evaluations", ()))
-        texts = (given["key"], given.get("reason", ""), given.get("host", ""), *evaluations)
-        times = (given.get("start_ns", 0), given.get("end_ns", 0))
-        if not (all(isinstance(t, str) for t in texts) and all(isinstance(t, int) for t in times)):
-            raise TypeError("a value has the wrong type")
-        return cls(**{**given, "ended": Ended(given["ended"]), "evaluations": evaluations})
+_RESULT = TypeAdapter(Result)
 
 
 def write_result(path: Path, result: Result) -> None:
@@ -108,8 +98,8 @@ def write_result(path: Path, result: Result) -> None:
 def read_result(path: Path) -> Result | None:
     """Returns the result of a run; None if there is none, or its file is damaged."""
     try:
-        return Result.of(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return _RESULT.validate_python(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError):
         return None
 
 
@@ -270,10 +260,9 @@ def _apply(runs: dict[str, RunHistory], line: Mapping[str, Any]) -> None:
             history.restarts += 1
             history.losses.append(str(line["reason"]))
         case Event.ENDED:
-            history.job, history.lost, history.result = "", 0, Result.of(line["result"])
+            history.job, history.lost, history.result = "", 0, _RESULT.validate_python(line["result"])
 
 
-_WORDS = ("argv", "stop", "slurm", "container_pid")
 _SPEC, _PIDS = "run.json", "processes.json"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _START = 18
@@ -308,6 +297,9 @@ class RunSpec:
     lock: str = ""
     slurm: tuple[str, ...] = ()
     container_pid: tuple[str, ...] = ()
+
+
+_SPEC_OF = TypeAdapter(RunSpec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,11 +353,9 @@ class RunFolder:
             ConfigurationError: It cannot be read.
         """
         try:
-            content: dict[str, Any] = json.loads((self.path / _SPEC).read_text(encoding="utf-8"))
-            words = {name: tuple(content[name]) for name in _WORDS if name in content}
-            return RunSpec(**{**content, **words})
-        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-            raise ConfigurationError(f"{self.path}: is not the folder of a run: {error}") from error
+            return _SPEC_OF.validate_python(json.loads((self.path / _SPEC).read_text(encoding="utf-8")))
+        except (OSError, ValueError, RecursionError) as error:
+            raise ConfigurationError(f"{self.path}: is not the folder of a run: {one_line(error)}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,7 +371,7 @@ class KeptPlan:
 
     name: str
     description: str
-    repeat: int
+    repeat: Annotated[int, Strict()]
     cells: tuple[Cell, ...]
 
     @property
@@ -389,13 +379,8 @@ class KeptPlan:
         """Its runs, by cell."""
         return (Run(cell, number) for cell in self.cells for number in range(1, self.repeat + 1))
 
-    @property
-    def is_typed(self) -> bool:
-        """Whether each part has the right type, which a file does not ensure."""
-        texts = (self.name, self.description, *(cell.id for cell in self.cells))
-        values = (each for cell in self.cells for each in (cell.options, cell.parameters))
-        typed = ((texts, str), ((self.repeat,), int), (values, dict))
-        return all(isinstance(each, kind) for held, kind in typed for each in held)
+
+_KEPT = TypeAdapter(KeptPlan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,11 +434,8 @@ class PlanFolder:
     def kept(self) -> KeptPlan | None:
         """Returns the plan that ``keep`` last wrote; None if there is none that can be read."""
         try:
-            content = json.loads(self.cells.read_text(encoding="utf-8"))
-            cells = tuple(Cell(**{**each, "words": tuple(each["words"])}) for each in content["cells"])
-            kept = KeptPlan(content["name"], content["description"], content["repeat"], cells)
-            return kept if kept.is_typed else None
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            return _KEPT.validate_python(json.loads(self.cells.read_text(encoding="utf-8")))
+        except (OSError, ValueError, RecursionError):
             return None
 
     def run(self, run: Run) -> RunFolder:

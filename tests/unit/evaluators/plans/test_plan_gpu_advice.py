@@ -7,13 +7,7 @@ import math
 import pytest
 
 from inferometer.evaluators.plans.cells import Cell, Run
-from inferometer.evaluators.plans.reporting.advice import (
-    Failed,
-    Verdict,
-    asks_for_gpu,
-    failed_on_gpu,
-    gpu_advice,
-)
+from inferometer.evaluators.plans.reporting.advice import Verdict, asks_for_gpu, failed_on_gpu, gpu_advice
 from inferometer.evaluators.plans.reporting.cases import Figure
 from inferometer.evaluators.plans.running.folder import Ended, Result, RunHistory
 from inferometer.manifests.errors import ConfigurationError
@@ -136,7 +130,7 @@ def test_cores_that_cells_are_pinned_to_count():
 
 
 TWO_BUILDS = [each for name in "ab" for each in _on_cpu(FOUR, cell__software=name)]
-FAILED = (Failed("abc-1", "no GPU is available"),)
+FAILED = (Result("abc-1", Ended.FAILED, "no GPU is available"),)
 
 
 @pytest.mark.parametrize(
@@ -188,4 +182,4 @@ def test_runs_on_a_gpu_that_failed_are_found():
         run.key: RunHistory(result=Result(run.key, ended, "no GPU") if ended else None)
         for run, ended in zip(runs, ends, strict=True)
     }
-    assert failed_on_gpu(runs, history) == (Failed("a-1", "no GPU"),)
+    assert failed_on_gpu(runs, history) == (Result("a-1", Ended.FAILED, "no GPU"),)

@@ -98,12 +98,12 @@ def test_an_interpreter_by_name_is_that_of_path(tmp_path: Path, monkeypatch: pyt
     assert started({"nine": {"python": "python9"}}, software="nine").argv[0] == str(python)
 
 
-def test_the_words_of_another_start_replace_those_of_this_interpreter_alone(tmp_path: Path) -> None:
+def test_further_variables_replace_those_of_the_software(tmp_path: Path) -> None:
     cell, plan = planned({"same": {"environment": {"A": "1"}}}, software="same")
-    command = command_of(cell, plan, agent=("fake", "agent"), variables={"A": "2"})
-    assert command == CellCommand(("fake", "agent", *OPTIONS), {"A": "2"})
+    command = command_of(cell, plan, variables={"A": "2"})
+    assert command == CellCommand((sys.executable, AGENT, *OPTIONS), {"A": "2"})
     cell, plan = planned({"other": {"python": str(tmp_path / "python")}}, software="other")
-    assert command_of(cell, plan, agent=("fake",)).argv[0] == str(tmp_path / "python")
+    assert command_of(cell, plan).argv[0] == str(tmp_path / "python")
 
 
 @pytest.mark.parametrize("engine", ["docker", "podman"])
