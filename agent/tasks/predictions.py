@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Protocol, TypeAlias
@@ -29,24 +28,38 @@ UNSEEN = -2
 """A pixel that the model did not see, because preprocessing cropped it away."""
 
 
-class Predictions(ABC):
+class Predictions:
     """The predictions for a batch's inputs, in the order of the inputs.
 
     A subclass is a frozen dataclass whose fields are its columns.
 
     Attributes:
         kind: The name that identifies the subclass in messages and in a store.
+        counted_by: For each column that has any number of entries for an input, the column with these
+            numbers, or with the heights and widths whose products they are; other columns have one entry.
     """
 
     kind: ClassVar[str]
+    counted_by: ClassVar[Mapping[str, str]] = {}
 
     def __len__(self) -> int:
         """Returns the number of inputs, which is the length of the first column."""
         return len(getattr(self, fields(self)[0].name))  # type: ignore[arg-type]
 
-    @abstractmethod
     def row(self, place: int) -> Self:
         """Returns the predictions for a single input."""
+        return type(self)(
+            **{name: column[self._entries(name, place)] for name, column in self.columns().items()}
+        )
+
+    def _entries(self, name: str, place: int) -> slice:
+        """Returns where a column has the entries of an input."""
+        if name not in self.counted_by:
+            return slice(place, place + 1)
+        counts, owners = getattr(self, self.counted_by[name]), self._entries(self.counted_by[name], place)
+        if counts.ndim == 2:  # heights and widths
+            counts = counts.prod(axis=1)
+        return slice(int(counts[: owners.start].sum()), int(counts[: owners.stop].sum()))
 
     def columns(self) -> Columns:
         """Returns the columns by name."""
@@ -64,7 +77,7 @@ class Predictions(ABC):
         found.check()
         return found
 
-    def check(self) -> None:  # noqa: B027 - most have nothing to check
+    def check(self) -> None:
         """Raises ValueError if the columns do not fit together."""
 
 
@@ -80,11 +93,6 @@ class Classifications(Predictions):
     kind: ClassVar[str] = "classifications"
     indices: NDArray[np.int64]
     probabilities: NDArray[np.float32]
-
-    def row(self, place: int) -> Classifications:
-        """Returns the classes for one input."""
-        part = slice(place, place + 1)
-        return Classifications(self.indices[part], self.probabilities[part])
 
     def check(self) -> None:
         """Raises ValueError if the columns do not fit together."""
@@ -111,17 +119,11 @@ class Detections(Predictions):
     """
 
     kind: ClassVar[str] = "detections"
+    counted_by: ClassVar[Mapping[str, str]] = dict.fromkeys(("boxes", "scores", "classes"), "counts")
     counts: NDArray[np.int64]
     boxes: NDArray[np.float32]
     scores: NDArray[np.float32]
     classes: NDArray[np.int64]
-
-    def row(self, place: int) -> Detections:
-        """Returns the objects in one image."""
-        end = int(self.counts[: place + 1].sum())
-        part = slice(end - int(self.counts[place]), end)
-        counts = self.counts[place : place + 1]
-        return Detections(counts, self.boxes[part], self.scores[part], self.classes[part])
 
     def check(self) -> None:
         """Raises ValueError if the columns do not fit together."""
@@ -147,6 +149,11 @@ class Instances(Predictions):
     """
 
     kind: ClassVar[str] = "instances"
+    counted_by: ClassVar[Mapping[str, str]] = {
+        **Detections.counted_by,
+        "mask_lengths": "counts",
+        "masks": "mask_lengths",
+    }
     counts: NDArray[np.int64]
     boxes: NDArray[np.float32]
     scores: NDArray[np.float32]
@@ -159,22 +166,6 @@ class Instances(Predictions):
     def detections(self) -> Detections:
         """The objects without their masks."""
         return Detections(self.counts, self.boxes, self.scores, self.classes)
-
-    def row(self, place: int) -> Instances:
-        """Returns the objects in one image."""
-        end = int(self.counts[: place + 1].sum())
-        start = end - int(self.counts[place])
-        boxes = self.detections.row(place)
-        first, last = int(self.mask_lengths[:start].sum()), int(self.mask_lengths[:end].sum())
-        return Instances(
-            boxes.counts,
-            boxes.boxes,
-            boxes.scores,
-            boxes.classes,
-            self.sizes[place : place + 1],
-            self.mask_lengths[start:end],
-            self.masks[first:last],
-        )
 
     def run_lengths(self) -> list[bytes]:
         """Returns the compressed run lengths of each object's mask, as in COCO, in order."""
@@ -203,14 +194,9 @@ class ClassMaps(Predictions):
     """
 
     kind: ClassVar[str] = "class_maps"
+    counted_by: ClassVar[Mapping[str, str]] = {"pixels": "sizes"}
     sizes: NDArray[np.int64]
     pixels: NDArray[np.int32]
-
-    def row(self, place: int) -> ClassMaps:
-        """Returns the map for one image."""
-        areas = self.sizes.prod(axis=1)
-        start = int(areas[:place].sum())
-        return ClassMaps(self.sizes[place : place + 1], self.pixels[start : start + int(areas[place])])
 
     def map(self, place: int) -> NDArray[np.int32]:
         """Returns the map of one image as a height × width array."""
@@ -237,10 +223,6 @@ class Images(Predictions):
     kind: ClassVar[str] = "images"
     pixels: NDArray[np.floating[Any]]
 
-    def row(self, place: int) -> Images:
-        """Returns the output image for one input."""
-        return Images(self.pixels[place : place + 1])
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Values(Predictions):
@@ -254,10 +236,6 @@ class Values(Predictions):
     kind: ClassVar[str] = "values"
     values: NDArray[np.floating[Any]]
 
-    def row(self, place: int) -> Values:
-        """Returns the numbers for one input."""
-        return Values(self.values[place : place + 1])
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Texts(Predictions):
@@ -269,6 +247,7 @@ class Texts(Predictions):
     """
 
     kind: ClassVar[str] = "texts"
+    counted_by: ClassVar[Mapping[str, str]] = {"characters": "counts"}
     counts: NDArray[np.int64]
     characters: NDArray[np.uint8]
 
@@ -278,11 +257,6 @@ class Texts(Predictions):
         encoded = [text.encode("utf-8") for text in texts]
         counts = np.array([len(each) for each in encoded], np.int64)
         return cls(counts, np.frombuffer(b"".join(encoded), np.uint8))
-
-    def row(self, place: int) -> Texts:
-        """Returns the text for one input."""
-        end = int(self.counts[: place + 1].sum())
-        return Texts(self.counts[place : place + 1], self.characters[end - int(self.counts[place]) : end])
 
     def text(self, place: int) -> str:
         """Returns the text for one input as a string."""

@@ -6,9 +6,8 @@
 
 from __future__ import annotations
 
-import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -41,7 +40,6 @@ from inferometer.manifests.errors import (
     ConfigurationError,
     FrameworkUnavailableError,
     TrainingError,
-    suggestion,
 )
 from inferometer.manifests.schema import Loss, ModelManifest
 
@@ -192,20 +190,12 @@ class Trainer(Closeable):
         manifest: The model, whose ``training`` names the loss.
         artifacts: The model's verified files and its architecture; only a model in code can be trained.
         options: See ``TrainerOptions``.
-        clock: A monotonic clock in nanoseconds.
     """
 
-    def __init__(
-        self,
-        manifest: ModelManifest,
-        artifacts: Artifacts,
-        options: TrainerOptions,
-        clock: Callable[[], int] = time.perf_counter_ns,
-    ) -> None:
+    def __init__(self, manifest: ModelManifest, artifacts: Artifacts, options: TrainerOptions) -> None:
         self.manifest = manifest
         self.artifacts = artifacts
         self.options = options
-        self.clock = clock
 
     @property
     def loss(self) -> Loss:
@@ -323,32 +313,6 @@ class Trainer(Closeable):
         """Returns inputs in C order if they match the manifest; raises TrainingError if they do not."""
         return checked_array(str(self), self.manifest.tensors[0], inputs, TrainingError)
 
-    def check_parameters(
-        self, parameters: Mapping[str, NDArray[Any]], shapes: Mapping[str, tuple[int, ...]]
-    ) -> None:
-        """Checks parameters against the model's own shapes; ``set_parameters`` must call it first.
-
-        Raises:
-            TrainingError: A name is unknown, or a shape differs.
-        """
-        for name, values in parameters.items():
-            if name not in shapes:
-                raise TrainingError(f'{self}: unknown parameter "{name}"; {suggestion(name, shapes)}')
-            if (found := np.shape(values)) != (wanted := shapes[name]):
-                raise TrainingError(f'{self}: parameter "{name}": found the shape {found}; allowed: {wanted}')
-
-    @abstractmethod
-    def parameters(self) -> dict[str, NDArray[Any]]:
-        """Returns a float32 copy of the trainable parameters, by name in the order of the layers."""
-
-    @abstractmethod
-    def set_parameters(self, parameters: Mapping[str, NDArray[Any]]) -> None:
-        """Sets trainable parameters, named as in ``parameters``; the optimizer's state is kept.
-
-        Raises:
-            TrainingError: A name is unknown, or a shape differs; nothing is set then.
-        """
-
     @abstractmethod
     def save(self, path: Path) -> None:
         """Writes all weights to a file that a manifest of this architecture can name as ``weights_path``.
@@ -410,7 +374,6 @@ def open_trainer(
     *,
     architectures: Architectures = BUILTIN_ARCHITECTURES,
     cache: ArtifactCache | None = None,
-    clock: Callable[[], int] = time.perf_counter_ns,
 ) -> tuple[Trainer, SystemDescription]:
     """Builds a model on this process's devices and meets other ranks; the caller must close the trainer.
 
@@ -435,7 +398,7 @@ def open_trainer(
     manifest = with_labels(manifest, needed=False, cache=None if random else cache)
     artifacts = resolve_model(manifest, entry.name, architectures, cache, random=random)
     versions = {**registry.versions, **(artifacts.architecture.versions if artifacts.architecture else {})}
-    trainer = trainer_type(manifest, artifacts, options, clock)
+    trainer = trainer_type(manifest, artifacts, options)
     try:
         trainer.load()
         description = SystemDescription(

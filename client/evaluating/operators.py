@@ -113,12 +113,12 @@ def traced_lines(traced: TracedOperators) -> Iterator[str]:
 
 def explained_lines(traced: TracedOperators, rows: Iterable[OperatorRow]) -> Iterator[str]:
     """Yields the lines printed after the benchmark, which say how much of the model's time rows explain."""
-    found = explain(traced, rows)
+    found, rows_ns = explain(traced, rows)
     yield f"rows found for {found.share_percent:.1f} % of the layers' time"
-    if found.ratio is not None:
+    if found.covered_ns:
         yield (
-            f"p50 × count of the rows {found.rows_ns / _NS_PER_MS:.3f} ms; their layers' own times "
-            f"{found.explained_ns / _NS_PER_MS:.3f} ms (ratio {found.ratio:.2f}); all layers "
+            f"p50 × count of the rows {rows_ns / _NS_PER_MS:.3f} ms; their layers' own times "
+            f"{found.covered_ns / _NS_PER_MS:.3f} ms (ratio {rows_ns / found.covered_ns:.2f}); all layers "
             f"{found.layers_ns / _NS_PER_MS:.3f} ms"
         )
     for each in found.without_row[:_MOST_REASONS]:

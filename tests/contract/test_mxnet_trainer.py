@@ -10,7 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from trainer_fixtures import batch_of, manifest_of, trainer_of, write_architectures
+from trainer_fixtures import (
+    batch_of,
+    manifest_of,
+    parameters_of,
+    set_parameters,
+    trainer_of,
+    write_architectures,
+)
 
 from inferometer.agent.frameworks.mxnet.kvstore import KVSTORES, kvstore_environment, serve_kvstore
 from inferometer.agent.hardware.environment import CPU, Device, DeviceKind, Precision, Weights
@@ -82,7 +89,7 @@ def trained(
             trainer.step(trainer.place(batch_of(name, samples, seed))).loss
             for seed, samples in enumerate(sizes)
         ]
-        return losses, list(trainer.parameters().values()), trainer.scores(batch_of(name, 5).inputs)
+        return losses, list(parameters_of(trainer).values()), trainer.scores(batch_of(name, 5).inputs)
 
 
 def assert_alike(found: tuple[Any, ...], expected: tuple[Any, ...], tolerance: float = 1e-5) -> None:
@@ -148,9 +155,9 @@ def test_the_parts_of_a_step_on_two_devices_have_communication(opened: Opened) -
 
 def test_parameters_are_set_on_all_devices(opened: Opened) -> None:
     with opened("linear", devices=CPUS[:2]) as trainer, opened("linear") as single:
-        given = {name: values + 1 for name, values in trainer.parameters().items()}
-        trainer.set_parameters(given)
-        single.set_parameters(given)
+        given = {name: values + 1 for name, values in parameters_of(trainer).items()}
+        set_parameters(trainer, given)
+        set_parameters(single, given)
         batch = batch_of("linear", 6)
         losses = [each.step(each.place(batch)).loss for each in (trainer, single)]
 

@@ -9,7 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from trainer_fixtures import batch_of, cross_entropy, manifest_of, options_of, trainer_of, write_architectures
+from trainer_fixtures import (
+    batch_of,
+    cross_entropy,
+    manifest_of,
+    options_of,
+    parameters_of,
+    trainer_of,
+    write_architectures,
+)
 
 from inferometer.agent.hardware.environment import CPU, Weights
 from inferometer.agent.inference.registry import Registry
@@ -48,9 +56,9 @@ def test_of_several_outputs_the_loss_is_that_of_the_first(directory):
     with trainer_of(
         "PyTorch", "auxiliary", directory, optimizer=OptimizerOptions(learning_rate=0.1)
     ) as trainer:
-        before, scores = trainer.parameters(), trainer.scores(batch.inputs)
+        before, scores = parameters_of(trainer), trainer.scores(batch.inputs)
         losses = [trainer.step(trainer.place(batch)).loss for _ in range(20)]
-        after = trainer.parameters()
+        after = parameters_of(trainer)
 
     assert losses[0] == pytest.approx(cross_entropy(scores, batch.targets), rel=1e-5)
     assert losses[-1] < 0.9 * losses[0]
@@ -62,14 +70,14 @@ def test_trains_on_from_a_file_with_weights_that_the_architecture_ignores(direct
     path = tmp_path / "published.pth"
     with trainer_of("PyTorch", "auxiliary", directory) as trainer:
         trainer.save(path)
-        expected = trainer.parameters()
+        expected = parameters_of(trainer)
     torch.save(torch.load(path, weights_only=True) | {"old.weight": torch.ones(3)}, path)
 
     manifest = manifest_of("PyTorch", "auxiliary", weights=path)
     with trainer_of(
         "PyTorch", "auxiliary", directory, manifest=manifest, weights=Weights.PRETRAINED, seed=9
     ) as trainer:
-        for name, parameter in trainer.parameters().items():
+        for name, parameter in parameters_of(trainer).items():
             np.testing.assert_array_equal(parameter, expected[name])
         assert math.isfinite(trainer.step(trainer.place(batch_of("auxiliary", 4))).loss)
 

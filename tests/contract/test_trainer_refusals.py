@@ -136,17 +136,3 @@ def test_a_path_that_cannot_be_written_is_an_output_error(opened, tmp_path):
 
     assert_one_line(caught.value)
     assert str(tmp_path / "missing") in str(caught.value)
-
-
-@pytest.mark.parametrize("wrong", ["name", "shape"])
-def test_parameters_that_do_not_fit_are_refused_and_none_is_set(opened, wrong):
-    with opened("linear") as trainer:
-        before = trainer.parameters()
-        first, last = list(before)
-        given = {first: before[first] * 2}
-        given |= {"no_such": before[last]} if wrong == "name" else {last: np.zeros((3, 3), np.float32)}
-        with pytest.raises(TrainingError, match="no_such" if wrong == "name" else r"\(3, 3\)") as caught:
-            trainer.set_parameters(given)
-        np.testing.assert_array_equal(trainer.parameters()[first], before[first])
-
-    assert_one_line(caught.value)

@@ -7,6 +7,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from trainer_fixtures import parameters_of, set_parameters
 
 from inferometer.agent.hardware.environment import PredictorOptions, Weights
 from inferometer.agent.inference.registry import Registry
@@ -39,16 +40,16 @@ def losses_of(
     trainer, _ = open_trainer(manifest, options, Registry())
     with closing(trainer):
         drawn = {}
-        for name, parameter in trainer.parameters().items():
+        for name, parameter in parameters_of(trainer).items():
             bound = (3.0 / max(parameter[0].size, 1)) ** 0.5 if parameter.ndim > 1 else 0.05
             drawn[name] = rng.uniform(-bound, bound, parameter.shape).astype(np.float32)
-        trainer.set_parameters(drawn)
+        set_parameters(trainer, drawn)
         losses = []
         for _ in range(STEPS):
             chosen = rng.choice(len(images), SAMPLES, replace=False)
             batch = trainer.place(TrainingBatch(images[chosen], targets[chosen]))
             losses.append(trainer.step(batch).loss)
-        return losses, list(trainer.parameters().values())
+        return losses, list(parameters_of(trainer).values())
 
 
 @pytest.mark.parametrize("api", ["gluon", "module"])
@@ -87,7 +88,7 @@ def test_the_parameters_of_digits_cnn_have_the_same_names_in_both_frameworks() -
         options = TrainerOptions(PredictorOptions(weights=Weights.RANDOM, threads=1))
         trainer, _ = open_trainer(manifest, options, Registry())
         with closing(trainer):
-            names.append({name: values.shape for name, values in trainer.parameters().items()})
+            names.append({name: values.shape for name, values in parameters_of(trainer).items()})
 
     assert list(names[0].items()) == list(names[1].items())
 

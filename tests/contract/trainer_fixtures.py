@@ -204,13 +204,7 @@ def options_of(*, optimizer: OptimizerOptions | None = None, **more: Any) -> Tra
 
 @contextmanager
 def trainer_of(
-    framework: str,
-    name: str,
-    directory: Path,
-    *,
-    manifest: ModelManifest | None = None,
-    clock: Any = None,
-    **options: Any,
+    framework: str, name: str, directory: Path, *, manifest: ModelManifest | None = None, **options: Any
 ) -> Iterator[Trainer]:
     """A loaded trainer of an architecture in a directory, closed at the end."""
     trainer, _ = open_trainer(
@@ -218,10 +212,33 @@ def trainer_of(
         options_of(**options),
         Registry(),
         architectures=Architectures([directory]),
-        **({"clock": clock} if clock else {}),
     )
     with closing(trainer):
         yield trainer
+
+
+def parameters_of(trainer: Trainer) -> dict[str, NDArray[np.float32]]:
+    """Copies of the trained parameters, by name in the order of the layers."""
+    training: Any = trainer._training  # type: ignore[attr-defined]
+    if trainer.manifest.framework.name == "MXNet":
+        arrays = [copies[0].asnumpy() for copies in training.network.weights()]
+        return dict(zip(training.network.trained, arrays, strict=True))
+    return {name: each.detach().cpu().numpy().copy() for name, each in training.parameters.items()}
+
+
+def set_parameters(trainer: Trainer, parameters: Mapping[str, NDArray[np.float32]]) -> None:
+    """Sets trained parameters, on all devices; the optimizer's state is kept."""
+    training: Any = trainer._training  # type: ignore[attr-defined]
+    if trainer.manifest.framework.name == "MXNet":
+        known = dict(zip(training.network.trained, training.network.weights(), strict=True))
+        for name, values in parameters.items():
+            for copy in known[name]:
+                copy[:] = values
+        return
+    from torch import tensor
+
+    for name, values in parameters.items():
+        training.parameters[name].data.copy_(tensor(values))
 
 
 def cross_entropy(scores: NDArray[Any], targets: NDArray[np.int64]) -> float:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from inferometer.agent.training.trainer import OptimizerOptions, Rank, TrainingBatch
 from inferometer.manifests.errors import InferometerError
-from tests.contract.trainer_fixtures import batch_of, trainer_of
+from tests.contract.trainer_fixtures import batch_of, parameters_of, trainer_of
 
 
 def train(
@@ -58,7 +58,7 @@ def train(
             if said:
                 say(f"step {step}")
         gathered = trainer.gather(np.array([rank.number, len(batch), 2**62 + rank.number]))
-        parameters = trainer.parameters()
+        parameters = parameters_of(trainer)
     return {
         "losses": np.array(losses),
         "communicated": np.array(communicated),

@@ -18,7 +18,7 @@ import pytest
 from inferometer.agent.frameworks.mxnet.kvstore import kvstore_environment
 from inferometer.agent.training.trainer import Rank
 from inferometer.manifests.errors import TrainingError
-from tests.contract.trainer_fixtures import trainer_of, write_architectures
+from tests.contract.trainer_fixtures import parameters_of, trainer_of, write_architectures
 from tests.integration.pytorch_rank import train
 
 ROOT = Path(__file__).parents[2]
@@ -206,4 +206,4 @@ def test_a_scheduler_that_is_not_there_is_one_line(directory, number):
     assert "\n" not in str(caught.value)
 
     with trainer_of("MXNet", "linear", directory) as trainer:  # this process is free to train alone
-        assert trainer.parameters()
+        assert parameters_of(trainer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,20 +102,14 @@ class MXNetTrainer(Trainer):
 
     With the kvstore ``dist_async``, a step pushes the gradient of the mean loss over the samples of this rank
     alone, the servers update the parameters with it, and the step pulls the result; the time of the update is
-    counted as communication, and ``set_parameters`` is rejected.
+    counted as communication.
 
     MXNet reports an operator's failure when its result is awaited, and ``step`` waits for everything.
     Parameters may be partly updated after a failed step.
     """
 
-    def __init__(
-        self,
-        manifest: ModelManifest,
-        artifacts: Artifacts,
-        options: TrainerOptions,
-        clock: Callable[[], int] = time.perf_counter_ns,
-    ) -> None:
-        super().__init__(manifest, artifacts, options, clock)
+    def __init__(self, manifest: ModelManifest, artifacts: Artifacts, options: TrainerOptions) -> None:
+        super().__init__(manifest, artifacts, options)
         self._contexts: list[Any] = []
         self._threads: int | None = None
         self._training: _Training | None = None
@@ -191,26 +185,6 @@ class MXNetTrainer(Trainer):
             outputs = training.network.scores(copied_to(self._contexts[0], inputs))
             scores: NDArray[np.float32] = outputs.asnumpy()
         return scores
-
-    def parameters(self) -> dict[str, NDArray[Any]]:
-        """Returns the trained parameters by their names in a file; see ``Trainer``."""
-        network = self._loaded().network
-        with ONE_AT_A_TIME, self._translated("read the parameters", TrainingError):
-            arrays = [copies[0].asnumpy().astype(np.float32) for copies in network.weights()]
-        return dict(zip(network.trained, arrays, strict=True))
-
-    def set_parameters(self, parameters: Mapping[str, NDArray[Any]]) -> None:
-        """Sets parameters on all devices by their names in a file; see ``Trainer``."""
-        training = self._loaded()
-        if training.exchange is not None and training.exchange.on_servers:
-            raise TrainingError(f"{self}: with dist_async the servers have the parameters; use dist_sync")
-        known = dict(zip(training.network.trained, training.network.weights(), strict=True))
-        self.check_parameters(parameters, {name: copies[0].shape for name, copies in known.items()})
-        with ONE_AT_A_TIME, self._translated("set the parameters", TrainingError):
-            for name, values in parameters.items():
-                for copy in known[name]:
-                    copy[:] = np.ascontiguousarray(values, np.float32)
-            mxnet.nd.waitall()
 
     def save(self, path: Path) -> None:
         """Writes the parameters in gluon's format, first to a file next to the path; see ``Trainer``."""
@@ -314,12 +288,12 @@ class MXNetTrainer(Trainer):
 
     def _step(self, training: _Training, batch: _Placed, parts: bool) -> StepResult:
         network, exchange = training.network, training.exchange
-        times_ns = [self.clock()]
+        times_ns = [time.perf_counter_ns()]
 
         def finish_part() -> None:
             if parts:
                 training.wait()
-                times_ns.append(self.clock())
+                times_ns.append(time.perf_counter_ns())
 
         losses = network.forward(batch.shards)
         finish_part()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,14 +77,8 @@ class PyTorchTrainer(Trainer):
     For several ranks, see ``ranks.Ranks`` on the overlap of communication.
     """
 
-    def __init__(
-        self,
-        manifest: ModelManifest,
-        artifacts: Artifacts,
-        options: TrainerOptions,
-        clock: Callable[[], int] = time.perf_counter_ns,
-    ) -> None:
-        super().__init__(manifest, artifacts, options, clock)
+    def __init__(self, manifest: ModelManifest, artifacts: Artifacts, options: TrainerOptions) -> None:
+        super().__init__(manifest, artifacts, options)
         self._threads = options.predictor.operator_threads
         self._found_threads: int | None = None
         self._device = torch.device("cpu")
@@ -154,21 +148,6 @@ class PyTorchTrainer(Trainer):
         with self._translated(f"run a batch of {len(inputs)}", TrainingError):
             scores: NDArray[np.float32] = training.evaluate(self._copied(inputs)).cpu().numpy()
         return scores
-
-    def parameters(self) -> dict[str, NDArray[Any]]:
-        """Returns the parameters that require gradients, by PyTorch's names; see ``Trainer``."""
-        return {
-            name: parameter.detach().to("cpu", torch.float32, copy=True).numpy()
-            for name, parameter in self._loaded().parameters.items()
-        }
-
-    def set_parameters(self, parameters: Mapping[str, NDArray[Any]]) -> None:
-        """Sets parameters by PyTorch's names; see ``Trainer``."""
-        known = self._loaded().parameters
-        self.check_parameters(parameters, {name: tuple(known[name].shape) for name in known})
-        with torch.no_grad():
-            for name, values in parameters.items():
-                known[name].copy_(torch.tensor(values))
 
     def save(self, path: Path) -> None:
         """Writes the state dict, first to a file next to the path; see ``Trainer``."""
@@ -308,7 +287,7 @@ class PyTorchTrainer(Trainer):
 
     def _now_ns(self) -> int:
         self._synchronize()
-        return self.clock()
+        return time.perf_counter_ns()
 
     def _loaded(self) -> _Training:
         if self._training is None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from statistics import NormalDist
 from typing import Any, TypeAlias
 
@@ -125,16 +126,7 @@ def _operator(
     )
 
 
-def _binary(
-    name: str,
-    summary: str,
-    function: Callable[..., Any],
-    specs: tuple[TensorSpec, TensorSpec] = (_LHS, _RHS),
-    *,
-    tensors: Tensors = broadcast,
-    huge: bool = False,
-) -> Operator:
-    return _operator(Category.ARITHMETIC, name, summary, function, specs, tensors=tensors, huge=huge)
+_binary = partial(_operator, Category.ARITHMETIC, specs=(_LHS, _RHS), tensors=broadcast)
 
 
 def _broadcast(operator: Operator) -> Operator:
@@ -165,9 +157,9 @@ _ADD = _binary("add", "lhs + rhs", np.add, tensors=element_wise, huge=True)
 _SUBTRACT = _binary("subtract", "lhs - rhs", np.subtract, tensors=element_wise)
 _MULTIPLY = _binary("multiply", "lhs * rhs", np.multiply, tensors=element_wise, huge=True)
 _DIVIDE = _binary(
-    "divide", "lhs / rhs", np.divide, (_LHS, replace(_RHS, values=Values.NONZERO)), tensors=element_wise
+    "divide", "lhs / rhs", np.divide, specs=(_LHS, replace(_RHS, values=Values.NONZERO)), tensors=element_wise
 )
-_MODULO = _binary("modulo", "lhs - rhs * floor(lhs / rhs)", np.mod, _ONE_FOLD)
+_MODULO = _binary("modulo", "lhs - rhs * floor(lhs / rhs)", np.mod, specs=_ONE_FOLD)
 
 _ARITHMETIC = (
     _ADD,
@@ -175,11 +167,11 @@ _ARITHMETIC = (
     _MULTIPLY,
     _DIVIDE,
     _MODULO,
-    _binary("fmod", "lhs - rhs * trunc(lhs / rhs)", np.fmod, _ONE_FOLD),
-    _binary("power", "lhs ** rhs", np.power, (replace(_LHS, values=Values.POSITIVE), _RHS)),
-    _binary("maximum", "The greater of lhs and rhs", np.maximum, _APART, huge=True),
-    _binary("minimum", "The lesser of lhs and rhs", np.minimum, _APART),
-    _binary("hypot", "sqrt(lhs² + rhs²)", np.hypot, (replace(_LHS, values=Values.NONZERO), _RHS)),
+    _binary("fmod", "lhs - rhs * trunc(lhs / rhs)", np.fmod, specs=_ONE_FOLD),
+    _binary("power", "lhs ** rhs", np.power, specs=(replace(_LHS, values=Values.POSITIVE), _RHS)),
+    _binary("maximum", "The greater of lhs and rhs", np.maximum, specs=_APART, huge=True),
+    _binary("minimum", "The lesser of lhs and rhs", np.minimum, specs=_APART),
+    _binary("hypot", "sqrt(lhs² + rhs²)", np.hypot, specs=(replace(_LHS, values=Values.NONZERO), _RHS)),
     *(_broadcast(each) for each in (_ADD, _SUBTRACT, _MULTIPLY, _DIVIDE)),
     _in_place("iadd", _ADD),
     _in_place("isub", _SUBTRACT),
@@ -298,29 +290,25 @@ _FUNCTIONS = (
 )
 
 
-def _compared(
-    name: str,
-    summary: str,
-    function: Callable[..., Any],
-    category: Category = Category.COMPARISON,
-    specs: tuple[TensorSpec, ...] = _BOOLEANS,
-) -> Operator:
-    return _operator(category, name, summary, function, specs, tensors=broadcast, has_gradient=False)
-
+_compared = partial(_operator, specs=_BOOLEANS, tensors=broadcast, has_gradient=False)
 
 OPERATORS = (
     *_ARITHMETIC,
     *_FUNCTIONS,
-    _compared("equal", "lhs == rhs", np.equal),
-    _compared("not_equal", "lhs != rhs", np.not_equal),
-    _compared("greater", "lhs > rhs", np.greater),
-    _compared("greater_equal", "lhs >= rhs", np.greater_equal),
-    _compared("less", "lhs < rhs", np.less),
-    _compared("less_equal", "lhs <= rhs", np.less_equal),
-    _compared("logical_and", "lhs and rhs", np.logical_and, Category.LOGICAL),
-    _compared("logical_or", "lhs or rhs", np.logical_or, Category.LOGICAL),
-    _compared("logical_xor", "Either lhs or rhs", np.logical_xor, Category.LOGICAL),
+    _compared(Category.COMPARISON, "equal", "lhs == rhs", np.equal),
+    _compared(Category.COMPARISON, "not_equal", "lhs != rhs", np.not_equal),
+    _compared(Category.COMPARISON, "greater", "lhs > rhs", np.greater),
+    _compared(Category.COMPARISON, "greater_equal", "lhs >= rhs", np.greater_equal),
+    _compared(Category.COMPARISON, "less", "lhs < rhs", np.less),
+    _compared(Category.COMPARISON, "less_equal", "lhs <= rhs", np.less_equal),
+    _compared(Category.LOGICAL, "logical_and", "lhs and rhs", np.logical_and),
+    _compared(Category.LOGICAL, "logical_or", "lhs or rhs", np.logical_or),
+    _compared(Category.LOGICAL, "logical_xor", "Either lhs or rhs", np.logical_xor),
     _compared(
-        "logical_not", "not data", np.logical_not, Category.LOGICAL, (TensorSpec("data", (), Values.BOOLEAN),)
+        Category.LOGICAL,
+        "logical_not",
+        "not data",
+        np.logical_not,
+        specs=(TensorSpec("data", (), Values.BOOLEAN),),
     ),
 )

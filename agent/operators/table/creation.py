@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil, inf, prod, sqrt
 from typing import Any
 
@@ -177,6 +178,9 @@ def _like(name: str, summary: str, function: Callable[..., Any]) -> Operator:
     )
 
 
+_drawn = partial(Operator, category=Category.RANDOM, reference=None, has_gradient=False)
+
+
 def _random(
     name: str, summary: str, moments: Callable[..., Moments], **parameters: ParameterValue
 ) -> Operator:
@@ -184,17 +188,14 @@ def _random(
         given = {key: case[key] for key in parameters}
         is_drawn_from(moments(**given), arrays, case["shape"])
 
-    return Operator(
+    return _drawn(
         name=name,
-        category=Category.RANDOM,
         summary=summary,
         given=(),
         tensors=_no_inputs,
         presets=_SHAPES,
         parameters={"shape": (1024, 1024), **parameters},
-        reference=None,
         check=check,
-        has_gradient=False,
     )
 
 
@@ -230,18 +231,15 @@ def _check_shuffle(arrays: Any, case: Case) -> None:
         raise ValueError("the output is not a permutation of the input")
 
 
-_MULTINOMIAL = Operator(
+_MULTINOMIAL = _drawn(
     name="multinomial",
-    category=Category.RANDOM,
     summary="Draws with replacement from the classes of each row, by their probabilities",
     tensors=lambda case: (TensorSpec("data", case.shapes["data"], Values.DISTRIBUTION),),
     presets=by_preset(
         sized(32, 50), sized(1024, 1000), sized(4096, 1000), sized(10000, 10), sized(10, 10000, draws=1000)
     ),
     parameters={"draws": 10},
-    reference=None,
     check=_check_multinomial,
-    has_gradient=False,
 )
 
 OPERATORS = (
@@ -279,26 +277,20 @@ OPERATORS = (
         p=0.5,
     ),
     _random("random_randint", "Integers of low…high - 1", discrete_uniform, low=0, high=100),
-    Operator(
+    _drawn(
         name="bernoulli",
-        category=Category.RANDOM,
         summary="1 with the probability that data has, otherwise 0",
         tensors=element_wise(TensorSpec("data", (), Values.PROBABILITY)),
         presets=presets_of("data"),
-        reference=None,
         check=_check_bernoulli,
-        has_gradient=False,
     ),
     _MULTINOMIAL,
-    Operator(
+    _drawn(
         name="shuffle",
-        category=Category.RANDOM,
         summary="The rows of data in a random order",
         tensors=element_wise(TensorSpec("data", (), Values.DISTINCT)),
         presets=presets_of("data"),
-        reference=None,
         check=_check_shuffle,
-        has_gradient=False,
     ),
     replace(
         _like("custom_add_one", "data + 1, as a custom operator written in Python", lambda data: data + 1),

@@ -7,6 +7,7 @@ floating-point operations; the other parts count as one per element.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod, sqrt
 from typing import Any, TypeAlias
 
@@ -23,6 +24,7 @@ from inferometer.agent.operators.operator import (
     TensorSpec,
     Values,
     by_preset,
+    operators,
     sized,
 )
 from inferometer.agent.operators.table.layers import ROWS, dense_flops, dense_tensors, gelu, log_softmax
@@ -73,26 +75,17 @@ def _convolution_flops(case: Case, outputs: Sequence[Shape]) -> int:
     return 2 * prod(outputs[0]) * inputs * int(prod(case["kernel"]))
 
 
-def _convolution(data: _Array, weight: _Array, bias: _Array, given: Parameters) -> _Array:
-    """Returns the sum of matrix products over the kernel offsets."""
-    (kh, kw), (sh, sw), (ph, pw) = given["kernel"], given["stride"], given["pad"]
-    padded = np.pad(data, ((0, 0), (0, 0), (ph, ph), (pw, pw)))
-    high, wide = (padded.shape[2] - kh) // sh + 1, (padded.shape[3] - kw) // sw + 1
-    result = np.zeros((len(data), len(weight), high * wide))
-    for row in range(kh):
-        for column in range(kw):
-            moved = padded[:, :, row : row + high * sh : sh, column : column + wide * sw : sw]
-            result += weight[:, :, row, column] @ moved.reshape(*moved.shape[:2], -1)
-    made: _Array = result.reshape(len(data), -1, high, wide) + bias[:, None, None]
-    return made
+def _output_of(name: str, arrays: Arrays, given: Parameters) -> _Array:
+    """Returns the output of the operator that the table has for a part."""
+    reference = operators()[name].reference
+    assert reference is not None  # noqa: S101 - parts draw no random numbers
+    return reference(arrays, given)[0]
 
 
 def _normalized(arrays: Arrays, given: Parameters) -> _Array:
-    gamma, beta, mean, var = arrays[3:]
-    scale = gamma / np.sqrt(var + EPSILON)
-    made = _convolution(arrays[0], arrays[1], arrays[2], given)
-    result: _Array = made * scale[:, None, None] + (beta - mean * scale)[:, None, None]
-    return result
+    return _output_of(
+        "batch_norm", (_output_of("conv2d", arrays[:3], given), *arrays[3:]), {"epsilon": EPSILON}
+    )
 
 
 def _sum_tensors(case: Case) -> tuple[TensorSpec, ...]:
@@ -103,11 +96,6 @@ def _sum_tensors(case: Case) -> tuple[TensorSpec, ...]:
     )
 
 
-def _dense(arrays: Arrays) -> _Array:
-    result: _Array = arrays[0] @ arrays[1].T + arrays[2]
-    return result
-
-
 def _residual_tensors(case: Case) -> tuple[TensorSpec, ...]:
     shape = case.shapes["data"]
     return (
@@ -116,13 +104,6 @@ def _residual_tensors(case: Case) -> tuple[TensorSpec, ...]:
         TensorSpec("gamma", shape[-1:], Values.POSITIVE),
         TensorSpec("beta", shape[-1:]),
     )
-
-
-def _layer_norm_residual(arrays: Arrays, _: Parameters) -> Arrays:
-    total = arrays[0] + arrays[1]
-    centred = total - total.mean(-1, keepdims=True)
-    scale = np.sqrt((centred**2).mean(-1, keepdims=True) + EPSILON)
-    return (centred / scale * arrays[2] + arrays[3],)
 
 
 def _attention_tensors(case: Case) -> tuple[TensorSpec, ...]:
@@ -138,73 +119,63 @@ def _attention(arrays: Arrays, _: Parameters) -> Arrays:
     return (np.exp(log_softmax(scores, -1)) @ value,)
 
 
+_convolution = partial(
+    Operator,
+    category=Category.FUSED,
+    presets=_IMAGES,
+    parameters=_WINDOW,
+    flops=_convolution_flops,
+    backward_flops=2.0,
+)
+_dense = partial(
+    Operator,
+    category=Category.FUSED,
+    presets=ROWS,
+    parameters={"units": 256},
+    flops=dense_flops,
+    backward_flops=2.0,
+)
+
 OPERATORS = (
-    Operator(
+    _convolution(
         name="conv2d_relu",
-        category=Category.FUSED,
         summary="max(conv2d(data) + bias, 0)",
         tensors=lambda case: (
             *_kernel_tensors(case),
             TensorSpec("bias", (int(case["channels"]),), Values.SIGNS, scale=_FAR),
         ),
-        presets=_IMAGES,
-        parameters=_WINDOW,
-        reference=lambda arrays, given: (
-            np.maximum(_convolution(arrays[0], arrays[1], arrays[2], given), 0),
-        ),
-        flops=_convolution_flops,
-        backward_flops=2.0,
+        reference=lambda arrays, given: (np.maximum(_output_of("conv2d", arrays, given), 0),),
         parts=("conv2d", "relu"),
     ),
-    Operator(
+    _convolution(
         name="conv2d_batch_norm",
-        category=Category.FUSED,
         summary="batch_norm(conv2d(data) + bias) with running statistics, as in an inference",
         tensors=_normalized_tensors,
-        presets=_IMAGES,
-        parameters=_WINDOW,
         reference=lambda arrays, given: (_normalized(arrays, given),),
-        flops=_convolution_flops,
-        backward_flops=2.0,
         parts=("conv2d", "batch_norm"),
     ),
-    Operator(
+    _convolution(
         name="conv2d_batch_norm_relu",
-        category=Category.FUSED,
         summary="max(batch_norm(conv2d(data) + bias), 0) with running statistics, as in an inference",
         tensors=_normalized_tensors,
-        presets=_IMAGES,
-        parameters=_WINDOW,
         reference=lambda arrays, given: (np.maximum(_normalized(arrays, given), 0),),
-        flops=_convolution_flops,
-        backward_flops=2.0,
         parts=("conv2d", "batch_norm", "relu"),
     ),
-    Operator(
+    _dense(
         name="dense_relu",
-        category=Category.FUSED,
         summary="max(data · weightᵀ + bias, 0)",
         tensors=lambda case: (
             *dense_tensors(case)[:2],
             TensorSpec("bias", (int(case["units"]),), Values.SIGNS, scale=_FAR),
         ),
-        presets=ROWS,
-        parameters={"units": 256},
-        reference=lambda arrays, _: (np.maximum(_dense(arrays), 0),),
-        flops=dense_flops,
-        backward_flops=2.0,
+        reference=lambda arrays, given: (np.maximum(_output_of("dense", arrays, given), 0),),
         parts=("dense", "relu"),
     ),
-    Operator(
+    _dense(
         name="dense_gelu",
-        category=Category.FUSED,
         summary="gelu(data · weightᵀ + bias), exact",
         tensors=dense_tensors,
-        presets=ROWS,
-        parameters={"units": 256},
-        reference=lambda arrays, _: (gelu(_dense(arrays)),),
-        flops=dense_flops,
-        backward_flops=2.0,
+        reference=lambda arrays, given: (gelu(_output_of("dense", arrays, given)),),
         parts=("dense", "gelu"),
     ),
     Operator(
@@ -235,7 +206,9 @@ OPERATORS = (
             sized(1, 100000, 8),
             sized(1, 10, 65536),
         ),
-        reference=_layer_norm_residual,
+        reference=lambda arrays, _: (
+            _output_of("layer_norm", (arrays[0] + arrays[1], *arrays[2:]), {"epsilon": EPSILON}),
+        ),
         # the sum; then the mean, the difference, the variance (2), the quotient, the scale and the shift
         flops=lambda _, outputs: 8 * prod(outputs[0]),
         parts=("add", "layer_norm"),

@@ -8,6 +8,7 @@ symmetric eigenproblem uses the 9·n³ of Golub and Van Loan, "Matrix Computatio
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import isqrt, prod
 from typing import Any
 
@@ -120,30 +121,26 @@ def _same_columns(case: Case) -> tuple[TensorSpec, ...]:
     return same_shape("lhs", "rhs")(case)
 
 
+_multiplied = partial(Operator, given=("lhs", "rhs"), flops=_product_flops, backward_flops=2.0)
+
 _PRODUCTS = (
-    Operator(
+    _multiplied(
         name="dot",
         category=Category.GEMM,
         summary="product of two matrices, each transposed before if asked for",
-        given=("lhs", "rhs"),
         tensors=_factors(2),
         presets=_MATRICES,
         parameters=_TRANSPOSES,
         reference=lambda arrays, parameters: (_product(arrays, parameters),),
-        flops=_product_flops,
-        backward_flops=2.0,
     ),
-    Operator(
+    _multiplied(
         name="batch_dot",
         category=Category.GEMM,
         summary="products of the pairs of matrices in two batches, each transposed before if asked for",
-        given=("lhs", "rhs"),
         tensors=_factors(3),
         presets=_BATCHES,
         parameters=_TRANSPOSES,
         reference=lambda arrays, parameters: (_product(arrays, parameters),),
-        flops=_product_flops,
-        backward_flops=2.0,
     ),
     Operator(
         name="khatri_rao",
@@ -160,31 +157,25 @@ _PRODUCTS = (
         reference=_khatri_rao,
         flops=lambda _, outputs: prod(outputs[0]),
     ),
-    Operator(
+    _multiplied(
         name="gemm",
         category=Category.LINEAR_ALGEBRA,
         summary="alpha · lhs · rhs + beta · addend, each factor transposed before if asked for",
-        given=("lhs", "rhs"),
         tensors=lambda case: (*same_shape("lhs", "rhs")(case), TensorSpec("addend", _result_shape(case))),
         presets=_MATRICES,
         parameters={**_TRANSPOSES, "alpha": 0.5, "beta": 2.0},
         reference=lambda arrays, given: (
             given["alpha"] * _product(arrays, given) + given["beta"] * arrays[2],
         ),
-        flops=_product_flops,
-        backward_flops=2.0,
     ),
-    Operator(
+    _multiplied(
         name="gemm2",
         category=Category.LINEAR_ALGEBRA,
         summary="alpha · lhs · rhs, each factor transposed before if asked for",
-        given=("lhs", "rhs"),
         tensors=_factors(None),
         presets=_MATRICES,
         parameters={**_TRANSPOSES, "alpha": 0.5},
         reference=lambda arrays, given: (given["alpha"] * _product(arrays, given),),
-        flops=_product_flops,
-        backward_flops=2.0,
     ),
 )
 

@@ -5,20 +5,17 @@ No floating-point operations are counted. All outputs are copies, even if a fram
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from inferometer.agent.operators.operator import (
-    NOTHING,
     Arrays,
     Case,
     Category,
     Operator,
     Parameters,
-    Presets,
     Shape,
     Sizes,
     TensorSpec,
@@ -28,31 +25,7 @@ from inferometer.agent.operators.operator import (
     sized,
 )
 
-Tensors = Callable[[Case], tuple[TensorSpec, ...]]
-
-
-def _operator(
-    name: str,
-    summary: str,
-    given: tuple[str, ...],
-    tensors: Tensors,
-    presets: Presets,
-    reference: Callable[[Arrays, Parameters], Any],
-    parameters: Parameters = NOTHING,
-    *,
-    has_gradient: bool = True,
-) -> Operator:
-    return Operator(
-        name=name,
-        category=Category.INDEXING,
-        summary=summary,
-        given=given,
-        tensors=tensors,
-        presets=presets,
-        parameters=parameters,
-        reference=lambda arrays, chosen: (reference(arrays, chosen),),
-        has_gradient=has_gradient,
-    )
+_operator = partial(Operator, category=Category.INDEXING)
 
 
 def _shapes(**shapes: Shape) -> Sizes:
@@ -106,18 +79,18 @@ def _copied_rows(case: Case) -> tuple[TensorSpec, ...]:
     )
 
 
-def _with_copies(arrays: Arrays, _: Parameters) -> Any:
+def _with_copies(arrays: Arrays, _: Parameters) -> Arrays:
     data, indices, source = arrays
     found = data.copy()
     found[indices] = source
-    return found
+    return (found,)
 
 
-def _scatter(arrays: Arrays, parameters: Parameters) -> Any:
+def _scatter(arrays: Arrays, parameters: Parameters) -> Arrays:
     data, indices = arrays
     found = np.zeros((parameters["rows"], *data.shape[1:]), data.dtype)
     found[indices[0]] = data
-    return found
+    return (found,)
 
 
 def _masked_rows(case: Case) -> tuple[TensorSpec, ...]:
@@ -166,199 +139,197 @@ def _in_shape(shape: Shape, extent: Shape) -> Sizes:
 
 OPERATORS = (
     _operator(
-        "take",
-        "rows of a tensor by index, along the first axis",
-        ("data", "indices"),
-        _rows,
-        by_preset(
+        name="take",
+        summary="rows of a tensor by index, along the first axis",
+        given=("data", "indices"),
+        tensors=_rows,
+        presets=by_preset(
             _shapes(data=(40, 16), indices=(24,)),
             _shapes(data=(10000, 256), indices=(4096,)),
             _shapes(data=(100000, 256), indices=(32768,)),
             _shapes(data=(10000, 1), indices=(10000,)),
         ),
-        lambda arrays, _: arrays[0][arrays[1]],
+        reference=lambda arrays, _: (arrays[0][arrays[1]],),
     ),
     _operator(
-        "pick",
-        "one element of each row by its index in the last axis, which stays",
-        ("data",),
-        _one_each,
-        by_preset(sized(16, 24), sized(1024, 1024), sized(16384, 1024), sized(10000, 100)),
-        lambda arrays, _: np.take_along_axis(arrays[0], arrays[1], -1),
+        name="pick",
+        summary="one element of each row by its index in the last axis, which stays",
+        tensors=_one_each,
+        presets=by_preset(sized(16, 24), sized(1024, 1024), sized(16384, 1024), sized(10000, 100)),
+        reference=lambda arrays, _: (np.take_along_axis(arrays[0], arrays[1], -1),),
     ),
     _operator(
-        "gather",
-        "several elements of each row by their indices in the last axis",
-        ("data", "indices"),
-        _many_each,
-        by_preset(
+        name="gather",
+        summary="several elements of each row by their indices in the last axis",
+        given=("data", "indices"),
+        tensors=_many_each,
+        presets=by_preset(
             _shapes(data=(16, 24), indices=(16, 30)),
             _shapes(data=(1024, 1024), indices=(1024, 1024)),
             _shapes(data=(4096, 4096), indices=(4096, 1024)),
             _shapes(data=(10000, 100), indices=(10000, 1)),
         ),
-        lambda arrays, _: np.take_along_axis(arrays[0], arrays[1], -1),
+        reference=lambda arrays, _: (np.take_along_axis(arrays[0], arrays[1], -1),),
     ),
     _operator(
-        "gather_nd",
-        "elements, or parts of the last axes, by the coordinates in the columns of the indices",
-        ("data", "indices"),
-        _points,
-        by_preset(
+        name="gather_nd",
+        summary="elements, or parts of the last axes, by the coordinates in the columns of the indices",
+        given=("data", "indices"),
+        tensors=_points,
+        presets=by_preset(
             _shapes(data=(12, 10, 4), indices=(2, 20)),
             _shapes(data=(1024, 1024), indices=(2, 65536)),
             _shapes(data=(4096, 4096), indices=(2, 262144)),
             _shapes(data=(10000, 10), indices=(1, 10000)),
         ),
-        lambda arrays, _: arrays[0][tuple(arrays[1])],
+        reference=lambda arrays, _: (arrays[0][tuple(arrays[1])],),
     ),
     _operator(
-        "scatter_nd",
-        "zeros with given rows at the distinct coordinates in the columns of the indices",
-        ("data",),
-        _scattered,
-        by_preset(
+        name="scatter_nd",
+        summary="zeros with given rows at the distinct coordinates in the columns of the indices",
+        tensors=_scattered,
+        presets=by_preset(
             sized(12, 8, rows=20),
             sized(4096, 256, rows=8192),
             sized(32768, 256, rows=65536),
             sized(10000, 1, rows=20000),
         ),
-        _scatter,
-        {"rows": 8192},
+        reference=_scatter,
+        parameters={"rows": 8192},
     ),
     _operator(
-        "index_copy",
-        "a copy of a tensor with other rows at distinct indices",
-        ("data", "source"),
-        _copied_rows,
-        by_preset(
+        name="index_copy",
+        summary="a copy of a tensor with other rows at distinct indices",
+        given=("data", "source"),
+        tensors=_copied_rows,
+        presets=by_preset(
             _shapes(data=(20, 8), source=(12, 8)),
             _shapes(data=(8192, 256), source=(4096, 256)),
             _shapes(data=(65536, 256), source=(32768, 256)),
             _shapes(data=(10000, 1), source=(5000, 1)),
         ),
-        _with_copies,
+        reference=_with_copies,
     ),
     _operator(
-        "one_hot",
-        "vectors of int64 with a 1 at the index and 0 elsewhere",
-        ("indices",),
-        lambda case: (_indices("indices", case.shapes["indices"], case["depth"]),),
-        by_preset(
+        name="one_hot",
+        summary="vectors of int64 with a 1 at the index and 0 elsewhere",
+        given=("indices",),
+        tensors=lambda case: (_indices("indices", case.shapes["indices"], case["depth"]),),
+        presets=by_preset(
             ({"indices": (12,)}, {"depth": 10}),
             ({"indices": (1024,)}, {"depth": 1000}),
             ({"indices": (16384,)}, {"depth": 1000}),
             ({"indices": (10000,)}, {"depth": 2}),
         ),
-        lambda arrays, chosen: np.eye(chosen["depth"], dtype=np.int64)[arrays[0]],
-        {"depth": 1000},
+        reference=lambda arrays, chosen: (np.eye(chosen["depth"], dtype=np.int64)[arrays[0]],),
+        parameters={"depth": 1000},
         has_gradient=False,
     ),
     _operator(
-        "where",
-        "elements of one tensor or of another, by a mask",
-        ("data",),
-        _chosen,
-        by_preset(sized(16, 24), sized(1024, 1024), sized(4096, 4096), sized(10000, 1), sized(10000, 100)),
-        lambda arrays, _: np.where(*arrays),
+        name="where",
+        summary="elements of one tensor or of another, by a mask",
+        tensors=_chosen,
+        presets=by_preset(
+            sized(16, 24), sized(1024, 1024), sized(4096, 4096), sized(10000, 1), sized(10000, 100)
+        ),
+        reference=lambda arrays, _: (np.where(arrays[0], arrays[1], arrays[2]),),
     ),
     _operator(
-        "boolean_mask",
-        "rows of a tensor by a mask",
-        ("data",),
-        _masked_rows,
-        by_preset(sized(16, 24), sized(8192, 256), sized(65536, 256), sized(10000, 1)),
-        lambda arrays, _: arrays[0][arrays[1]],
+        name="boolean_mask",
+        summary="rows of a tensor by a mask",
+        tensors=_masked_rows,
+        presets=by_preset(sized(16, 24), sized(8192, 256), sized(65536, 256), sized(10000, 1)),
+        reference=lambda arrays, _: (arrays[0][arrays[1]],),
     ),
     _operator(
-        "slice",
-        "range in every axis",
-        ("data",),
-        _box,
-        by_preset(
+        name="slice",
+        summary="range in every axis",
+        tensors=_box,
+        presets=by_preset(
             sized(16, 24, begin=(2, 3), end=(10, 20)),
             sized(1024, 1024, begin=(256, 256), end=(768, 768)),
             sized(4096, 4096, begin=(1024, 1024), end=(3072, 3072)),
             sized(10000, 1, begin=(2500, 0), end=(7500, 1)),
             sized(10000, 100, begin=(2500, 25), end=(7500, 75)),
         ),
-        lambda arrays, chosen: arrays[0][
-            tuple(slice(low, high) for low, high in zip(chosen["begin"], chosen["end"], strict=True))
-        ],
-        {"begin": (256, 256), "end": (768, 768)},
+        reference=lambda arrays, chosen: (
+            arrays[0][
+                tuple(slice(low, high) for low, high in zip(chosen["begin"], chosen["end"], strict=True))
+            ],
+        ),
+        parameters={"begin": (256, 256), "end": (768, 768)},
     ),
     _operator(
-        "slice_axis",
-        "range in one axis",
-        ("data",),
-        _stretch,
-        by_preset(
+        name="slice_axis",
+        summary="range in one axis",
+        tensors=_stretch,
+        presets=by_preset(
             sized(16, 24, begin=3, end=20),
             sized(1024, 1024),
             sized(4096, 4096, begin=1024, end=3072),
             sized(10000, 1, axis=0, begin=2500, end=7500),
             sized(10000, 100, begin=25, end=75),
         ),
-        lambda arrays, chosen: np.take(arrays[0], range(chosen["begin"], chosen["end"]), chosen["axis"]),
-        {"axis": 1, "begin": 256, "end": 768},
+        reference=lambda arrays, chosen: (
+            np.take(arrays[0], range(chosen["begin"], chosen["end"]), chosen["axis"]),
+        ),
+        parameters={"axis": 1, "begin": 256, "end": 768},
     ),
     _operator(
-        "slice_like",
-        "the first part of a tensor, as large as another tensor",
-        ("data", "like"),
-        _part,
-        by_preset(
+        name="slice_like",
+        summary="the first part of a tensor, as large as another tensor",
+        given=("data", "like"),
+        tensors=_part,
+        presets=by_preset(
             _shapes(data=(16, 24), like=(10, 20)),
             _shapes(data=(1024, 1024), like=(512, 512)),
             _shapes(data=(4096, 4096), like=(2048, 2048)),
             _shapes(data=(10000, 1), like=(5000, 1)),
         ),
-        lambda arrays, _: arrays[0][tuple(slice(size) for size in arrays[1].shape)],
+        reference=lambda arrays, _: (arrays[0][tuple(slice(size) for size in arrays[1].shape)],),
     ),
     _operator(
-        "ravel_index",
-        "positions in a flattened tensor of the coordinates in the columns of the indices",
-        ("indices",),
-        _coordinates,
-        by_preset(
+        name="ravel_index",
+        summary="positions in a flattened tensor of the coordinates in the columns of the indices",
+        given=("indices",),
+        tensors=_coordinates,
+        presets=by_preset(
             _in_shape((2, 20), (12, 10)),
             _in_shape((2, 65536), (1024, 1024)),
             _in_shape((2, 1048576), (1024, 1024)),
             _in_shape((4, 10000), (32, 3, 224, 224)),
         ),
-        lambda arrays, chosen: np.ravel_multi_index(tuple(arrays[0]), chosen["shape"]),
-        {"shape": (1024, 1024)},
+        reference=lambda arrays, chosen: (np.ravel_multi_index(tuple(arrays[0]), chosen["shape"]),),
+        parameters={"shape": (1024, 1024)},
         has_gradient=False,
     ),
     _operator(
-        "unravel_index",
-        "coordinates, as columns, of positions in a flattened tensor",
-        ("indices",),
-        lambda case: (_indices("indices", case.shapes["indices"], prod(case["shape"])),),
-        by_preset(
+        name="unravel_index",
+        summary="coordinates, as columns, of positions in a flattened tensor",
+        given=("indices",),
+        tensors=lambda case: (_indices("indices", case.shapes["indices"], prod(case["shape"])),),
+        presets=by_preset(
             _in_shape((20,), (12, 10)),
             _in_shape((65536,), (1024, 1024)),
             _in_shape((1048576,), (1024, 1024)),
             _in_shape((10000,), (32, 3, 224, 224)),
         ),
-        lambda arrays, chosen: np.stack(np.unravel_index(arrays[0], chosen["shape"])),
-        {"shape": (1024, 1024)},
+        reference=lambda arrays, chosen: (np.stack(np.unravel_index(arrays[0], chosen["shape"])),),
+        parameters={"shape": (1024, 1024)},
         has_gradient=False,
     ),
     _operator(
-        "diag",
-        "diagonal of a matrix, copied",
-        ("data",),
-        same_shape("data"),
-        by_preset(sized(16, 24), sized(1024, 1024), sized(4096, 4096), sized(10000, 1)),
-        lambda arrays, _: np.diag(arrays[0]),
+        name="diag",
+        summary="diagonal of a matrix, copied",
+        tensors=same_shape("data"),
+        presets=by_preset(sized(16, 24), sized(1024, 1024), sized(4096, 4096), sized(10000, 1)),
+        reference=lambda arrays, _: (np.diag(arrays[0]),),
     ),
     _operator(
-        "tril",
-        "a tensor whose matrices have zeros above the diagonal",
-        ("data",),
-        same_shape("data"),
-        by_preset(sized(3, 16, 12), sized(1024, 1024), sized(4096, 4096), sized(10000, 10, 10)),
-        lambda arrays, _: np.tril(arrays[0]),
+        name="tril",
+        summary="a tensor whose matrices have zeros above the diagonal",
+        tensors=same_shape("data"),
+        presets=by_preset(sized(3, 16, 12), sized(1024, 1024), sized(4096, 4096), sized(10000, 10, 10)),
+        reference=lambda arrays, _: (np.tril(arrays[0]),),
     ),
 )

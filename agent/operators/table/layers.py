@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod, sqrt
 from typing import Any, TypeAlias
 
@@ -306,11 +307,12 @@ def _sampled(arrays: Arrays, _: Parameters) -> Arrays:
 
 _KERNEL: Parameters = {"kernel": (3, 3), "stride": (1, 1), "pad": (1, 1)}
 
+_layer = partial(Operator, category=Category.BASIC)
+
 OPERATORS = (
     *_ACTIVATIONS,
-    Operator(
+    _layer(
         name="dense",
-        category=Category.BASIC,
         summary="data · weightᵀ + bias",
         tensors=dense_tensors,
         presets=ROWS,
@@ -319,25 +321,22 @@ OPERATORS = (
         flops=dense_flops,
         backward_flops=2.0,
     ),
-    Operator(
+    _layer(
         name="flatten",
-        category=Category.BASIC,
         summary="all axes but the first as one; PyTorch returns a view and moves nothing",
         tensors=same_shape("data"),
         presets=_VIEWED,
         reference=lambda arrays, _: (arrays[0].reshape(len(arrays[0]), -1),),
     ),
-    Operator(
+    _layer(
         name="lambda",
-        category=Category.BASIC,
         summary="a block of one function, which makes a batch of its data: a first axis of 1",
         tensors=same_shape("data"),
         presets=_VIEWED,
         reference=lambda arrays, _: (arrays[0][None],),
     ),
-    Operator(
+    _layer(
         name="dropout",
-        category=Category.BASIC,
         summary="data with a share p of zeros, and the rest over 1 - p, as in training",
         tensors=same_shape("data", values=Values.SIGNS),
         presets=by_preset(
@@ -351,9 +350,8 @@ OPERATORS = (
         reference=None,
         check=_check_dropout,
     ),
-    Operator(
+    _layer(
         name="embedding",
-        category=Category.BASIC,
         summary="the rows of a weight of (input_dim, output_dim) that the data names",
         tensors=_embedding_tensors,
         presets=by_preset(
@@ -365,9 +363,8 @@ OPERATORS = (
         parameters={"input_dim": 10000, "output_dim": 256},
         reference=lambda arrays, _: (arrays[1][arrays[0]],),
     ),
-    Operator(
+    _layer(
         name="im2col",
-        category=Category.BASIC,
         summary="the patches below a moving kernel as columns",
         tensors=_im2col_tensors,
         presets=by_preset(
@@ -376,9 +373,8 @@ OPERATORS = (
         parameters=_KERNEL,
         reference=lambda arrays, given: (_columns_of(arrays[0], given),),
     ),
-    Operator(
+    _layer(
         name="col2im",
-        category=Category.BASIC,
         summary="the sum of columns at their places in an image: the gradient of im2col",
         tensors=_col2im_tensors,
         presets=by_preset(
@@ -391,9 +387,8 @@ OPERATORS = (
         reference=lambda arrays, given: (_image_of(arrays[0], given),),
         flops=lambda case, _: prod(case.shapes["data"]),
     ),
-    Operator(
+    _layer(
         name="grid_sample",
-        category=Category.BASIC,
         summary="data at the (x, y) of a grid (batch, rows, columns, 2), bilinear; -1 and 1 are the corners",
         given=("data", "grid"),
         tensors=_sampler_tensors,

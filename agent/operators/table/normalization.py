@@ -16,7 +16,7 @@ the same number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
 from typing import Any
@@ -144,94 +144,72 @@ _GROUPED: Presets = {
 _EPSILON = {"epsilon": 1e-5}
 _AFFINE = ("gamma", "beta")
 
-
-def _normalization(
-    name: str,
-    summary: str,
-    tensors: Callable[[Case], tuple[TensorSpec, ...]],
-    reference: Callable[[Arrays, Parameters], Arrays],
-    flops: Callable[[Case, Sequence[Shape]], int],
-    presets: Presets = _IMAGES,
-    parameters: Mapping[str, Any] = _EPSILON,
-    rtol: float = 1e-5,
-) -> Operator:
-    return Operator(
-        name=name,
-        category=Category.NORMALIZATION,
-        summary=summary,
-        tensors=tensors,
-        presets=presets,
-        parameters=parameters,
-        reference=reference,
-        flops=flops,
-        rtol=rtol,
-    )
-
+_normalization = partial(Operator, category=Category.NORMALIZATION, presets=_IMAGES, parameters=_EPSILON)
 
 _NORMALIZATIONS = (
     _normalization(
-        "batch_norm",
-        "normalization of channels by given statistics",
-        partial(_affine, 1, (*_AFFINE, "mean", "variance")),
-        _batch_norm,
-        _per_element(2),
+        name="batch_norm",
+        summary="normalization of channels by given statistics",
+        tensors=partial(_affine, 1, (*_AFFINE, "mean", "variance")),
+        reference=_batch_norm,
+        flops=_per_element(2),
     ),
     _normalization(
-        "batch_norm_training",
-        "normalization of channels by the statistics of the batch",
-        partial(_affine, 1, (*_AFFINE, "mean", "variance")),
-        _batch_norm_training,
-        _per_element(5),
+        name="batch_norm_training",
+        summary="normalization of channels by the statistics of the batch",
+        tensors=partial(_affine, 1, (*_AFFINE, "mean", "variance")),
+        reference=_batch_norm_training,
+        flops=_per_element(5),
         presets={**_IMAGES, Preset.SMALL: (sized(4, 6, 5, 7), sized(4, 6, 5, 7, epsilon=0.1))},
         parameters={**_EPSILON, "momentum": 0.1},
     ),
     _normalization(
-        "layer_norm",
-        "normalization of the last axis",
-        partial(_affine, -1, _AFFINE),
-        _layer_norm,
-        _per_element(5),
-        _ROWS,
+        name="layer_norm",
+        summary="normalization of the last axis",
+        tensors=partial(_affine, -1, _AFFINE),
+        reference=_layer_norm,
+        flops=_per_element(5),
+        presets=_ROWS,
     ),
     _normalization(
-        "instance_norm",
-        "normalization of each channel of each sample",
-        partial(_affine, 1, _AFFINE),
-        _instance_norm,
-        _per_element(5),
+        name="instance_norm",
+        summary="normalization of each channel of each sample",
+        tensors=partial(_affine, 1, _AFFINE),
+        reference=_instance_norm,
+        flops=_per_element(5),
         rtol=1e-4,  # MXNet adds the values in float32 one after the other: 1e-5 with 100,000 values
     ),
     _normalization(
-        "group_norm",
-        "normalization of groups of channels of each sample",
-        _grouped,
-        _group_norm,
-        _per_element(5),
-        _GROUPED,
-        {**_EPSILON, "groups": 2},
+        name="group_norm",
+        summary="normalization of groups of channels of each sample",
+        tensors=_grouped,
+        reference=_group_norm,
+        flops=_per_element(5),
+        presets=_GROUPED,
+        parameters={**_EPSILON, "groups": 2},
     ),
     _normalization(
-        "rms_norm",
-        "the last axis over its root mean square",
-        partial(_affine, -1, ("gamma",)),
-        _rms_norm,
-        _per_element(4),
-        _ROWS,
+        name="rms_norm",
+        summary="the last axis over its root mean square",
+        tensors=partial(_affine, -1, ("gamma",)),
+        reference=_rms_norm,
+        flops=_per_element(4),
+        presets=_ROWS,
     ),
     _normalization(
-        "l2_normalization",
-        "channels over the root of the sum of their squares",
-        partial(_affine, 1, ()),
-        lambda arrays, _: (arrays[0] / np.sqrt((arrays[0] ** 2).sum(1, keepdims=True)),),
-        _per_element(3),
+        name="l2_normalization",
+        summary="channels over the root of the sum of their squares",
+        tensors=partial(_affine, 1, ()),
+        reference=lambda arrays, _: (arrays[0] / np.sqrt((arrays[0] ** 2).sum(1, keepdims=True)),),
+        flops=_per_element(3),
         parameters={},
     ),
     _normalization(
-        "lrn",
-        "values over a power of the mean square of the channels around",
-        _windowed,
-        _local_response,
-        lambda case, outputs: (2 * int(case["size"]) + 3) * prod(outputs[0]),
+        name="lrn",
+        summary="values over a power of the mean square of the channels around",
+        tensors=_windowed,
+        reference=_local_response,
+        flops=lambda case, outputs: (2 * int(case["size"]) + 3) * prod(outputs[0]),
         parameters={"size": 5, "alpha": 1e-4, "beta": 0.75, "bias": 2.0},
     ),
 )

@@ -253,26 +253,7 @@ def _whole(kind: str, rank: int) -> Operator:
     )
 
 
-def _resized(
-    name: str,
-    summary: str,
-    reference: Any,
-    flops: Any,
-    parameters: Mapping[str, Any],
-    presets: Presets,
-    rtol: float = 1e-5,
-) -> Operator:
-    return Operator(
-        name=name,
-        category=Category.POOLING,
-        summary=summary,
-        tensors=partial(_image, 2, Values.NORMAL),
-        presets=presets,
-        parameters=parameters,
-        reference=reference,
-        flops=flops,
-        rtol=rtol,
-    )
+_resized = partial(Operator, category=Category.POOLING, tensors=partial(_image, 2, Values.NORMAL))
 
 
 def _of_regions(name: str, summary: str, reference: Any, flops: Any, values: Values, **more: Any) -> Operator:
@@ -300,20 +281,20 @@ OPERATORS = (
     *(_pooling(kind, rank) for kind in ("sum", "lp") for rank in (1, 2)),
     *(_whole(kind, rank) for kind in ("max", "avg", "sum") for rank in (1, 2)),
     _resized(
-        "adaptive_avg_pool2d",
-        "mean of equal parts of an image",
-        _adaptive,
-        _input_flops,
-        {"output": (7, 7)},
-        {**_IMAGES[2], Preset.SMALL: (sized(2, 3, 8, 9, output=(3, 5)),)},
+        name="adaptive_avg_pool2d",
+        summary="mean of equal parts of an image",
+        reference=_adaptive,
+        flops=_input_flops,
+        parameters={"output": (7, 7)},
+        presets={**_IMAGES[2], Preset.SMALL: (sized(2, 3, 8, 9, output=(3, 5)),)},
     ),
     _resized(
-        "upsample_nearest",
-        "each pixel repeated",
-        _nearest,
-        no_flops,
-        {"scale": 2},
-        by_preset(
+        name="upsample_nearest",
+        summary="each pixel repeated",
+        reference=_nearest,
+        flops=no_flops,
+        parameters={"scale": 2},
+        presets=by_preset(
             sized(2, 3, 8, 9, scale=3),
             sized(8, 3, 256, 256),
             sized(32, 3, 256, 256),
@@ -322,19 +303,19 @@ OPERATORS = (
         ),
     ),
     _resized(
-        "resize_bilinear",
-        "an image of another size, by the neighbours of each point",
-        _bilinear,
-        _bilinear_flops,
-        {"output": (384, 384)},
-        by_preset(
+        name="resize_bilinear",
+        summary="an image of another size, by the neighbours of each point",
+        reference=_bilinear,
+        flops=_bilinear_flops,
+        parameters={"output": (384, 384)},
+        presets=by_preset(
             sized(2, 3, 8, 9, output=(13, 6)),
             sized(8, 3, 256, 256),
             sized(32, 3, 256, 256),
             sized(32, 3, 1000, 10, output=(500, 20)),
             sized(1, 2048, 7, 7, output=(14, 14)),
         ),
-        _SAMPLED_RTOL,
+        rtol=_SAMPLED_RTOL,
     ),
     _of_regions(
         "roi_pool", "greatest value of equal parts of regions", _roi_pooled, no_flops, Values.DISTINCT

@@ -81,16 +81,19 @@ class TracedOperators:
     without_row: tuple[LayersWithoutRow, ...]
 
     @property
+    def covered_ns(self) -> float:
+        """The sum of the medians of the layers that match a case."""
+        return sum(each.layers_ns for each in self.cases)
+
+    @property
     def layers_ns(self) -> float:
         """The sum of the medians of all layers."""
-        with_row = sum(each.layers_ns for each in self.cases)
-        return with_row + sum(each.layers_ns for each in self.without_row)
+        return self.covered_ns + sum(each.layers_ns for each in self.without_row)
 
     @property
     def share_percent(self) -> float:
         """The percentage of the layers' time that cases cover."""
-        whole_ns = self.layers_ns
-        return 100 * sum(each.layers_ns for each in self.cases) / whole_ns if whole_ns else 0.0
+        return 100 * self.covered_ns / self.layers_ns if self.layers_ns else 0.0
 
 
 def read_traced_operators(
@@ -193,40 +196,21 @@ def request_of(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainedTime:
-    """A comparison of the rows of a benchmark with the layers that they represent.
-
-    Attributes:
-        share_percent: The percentage of the layers' time that measured rows cover.
-        rows_ns: The sum over these rows of p50 × the number of equal layers.
-        explained_ns: The sum of the medians of the layers of these rows.
-        layers_ns: The sum of the medians of all layers.
-        without_row: The layers without a measured row, the longest first.
-    """
-
-    share_percent: float
-    rows_ns: float
-    explained_ns: float
-    layers_ns: float
-    without_row: tuple[LayersWithoutRow, ...]
-
-    @property
-    def ratio(self) -> float | None:
-        """``rows_ns`` divided by ``explained_ns``; None if no row was measured."""
-        return self.rows_ns / self.explained_ns if self.explained_ns else None
-
-
-def explain(traced: TracedOperators, rows: Iterable[OperatorRow]) -> ExplainedTime:
+def explain(traced: TracedOperators, rows: Iterable[OperatorRow]) -> tuple[TracedOperators, float]:
     """Compares the forward rows of a benchmark of ``traced`` with the layers.
 
-    Rows from several processes are summarized together. A case whose row failed is treated as having no row.
+    Rows from several processes are summarized together.
+
+    Returns:
+        The layers, of which those of a case whose row failed or is missing are without a row; and the sum
+        over the other cases' rows of p50 × the number of equal layers, in nanoseconds.
     """
     of_key: dict[tuple[str, ...], list[OperatorRow]] = {}
     for row in rows:
         if row.mode is Mode.FORWARD:
             of_key.setdefault(_key(row.operator, row.shapes, row.parameters), []).append(row)
-    rows_ns = explained_ns = 0.0
+    rows_ns = 0.0
+    covered: list[TracedCase] = []
     without = list(traced.without_row)
     for each in traced.cases:
         measured = of_key.get(_key_of(each.case), [])
@@ -236,12 +220,6 @@ def explain(traced: TracedOperators, rows: Iterable[OperatorRow]) -> ExplainedTi
             without.append(LayersWithoutRow(each.case.operator, each.count, each.layers_ns, reason))
         else:
             rows_ns += summary.p50_ns * each.count
-            explained_ns += each.layers_ns
-    whole_ns = traced.layers_ns
-    return ExplainedTime(
-        share_percent=100 * explained_ns / whole_ns if whole_ns else 0.0,
-        rows_ns=rows_ns,
-        explained_ns=explained_ns,
-        layers_ns=whole_ns,
-        without_row=tuple(sorted(without, key=lambda each: -each.layers_ns)),
-    )
+            covered.append(each)
+    longest_first = sorted(without, key=lambda each: -each.layers_ns)
+    return replace(traced, cases=tuple(covered), without_row=tuple(longest_first)), rows_ns

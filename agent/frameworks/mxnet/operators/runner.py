@@ -168,29 +168,15 @@ class _Call:
         self._heads: list[Any] = []
 
     def forward(self) -> None:
-        self._outputs = []  # the next may then have their memory, which is in the cache
-        try:
-            with mxnet.autograd.train_mode() if self._given.training else nullcontext():
-                self._outputs = _listed(self._function(*self._arrays))
-            for output in self._outputs:
-                output.wait_to_read()
-        except FAILURES as error:
-            raise self._failure(error) from error
+        self._run(record=False)
 
     def forward_for_gradient(self) -> None:
-        self._outputs = []
-        try:
-            with mxnet.autograd.record():
-                self._outputs = _listed(self._function(*self._arrays))
-            for output in self._outputs:
-                output.wait_to_read()
-        except FAILURES as error:
-            raise self._failure(error) from error
+        self._run(record=True)
         self._heads = self._heads or self._made_heads()
 
     def backward(self) -> None:
         try:
-            mxnet.autograd.backward(self._outputs, self._heads)
+            self._differentiate()
             for name in self._given.differentiable:
                 self._given.arrays[name].grad.wait_to_read()
         except FAILURES as error:
@@ -203,6 +189,23 @@ class _Call:
 
     def gradients(self) -> Mapping[str, NDArray[Any]]:
         return self._given.gradients()
+
+    def _run(self, *, record: bool) -> None:
+        self._outputs = []  # the next may then have their memory, which is in the cache
+        try:
+            self._outputs = self._computed(record)
+            for output in self._outputs:
+                output.wait_to_read()
+        except FAILURES as error:
+            raise self._failure(error) from error
+
+    def _computed(self, record: bool) -> list[Any]:
+        training = mxnet.autograd.train_mode() if self._given.training else nullcontext()
+        with mxnet.autograd.record() if record else training:
+            return _listed(self._function(*self._arrays))
+
+    def _differentiate(self) -> None:
+        mxnet.autograd.backward(self._outputs, self._heads)
 
     def _made_heads(self) -> list[Any]:
         heads = [
@@ -235,28 +238,12 @@ class _SymbolCall(_Call):
             aux_states=given.arrays,
         )
 
-    def forward(self) -> None:
-        self._forward(train=self._given.training)
+    def _computed(self, record: bool) -> list[Any]:
+        outputs: list[Any] = self._executor.forward(is_train=record or self._given.training)
+        return outputs
 
-    def forward_for_gradient(self) -> None:
-        self._forward(train=True)
-        self._heads = self._heads or self._made_heads()
-
-    def backward(self) -> None:
-        try:
-            self._executor.backward(self._heads)
-            for name in self._given.differentiable:
-                self._given.arrays[name].grad.wait_to_read()
-        except FAILURES as error:
-            raise self._failure(error) from error
-
-    def _forward(self, *, train: bool) -> None:
-        try:
-            self._outputs = self._executor.forward(is_train=train)
-            for output in self._outputs:
-                output.wait_to_read()
-        except FAILURES as error:
-            raise self._failure(error) from error
+    def _differentiate(self) -> None:
+        self._executor.backward(self._heads)
 
 
 class _BlockCall(_Call):

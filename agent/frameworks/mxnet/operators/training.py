@@ -18,26 +18,20 @@ from inferometer.agent.operators.table.training import EPSILON
 
 
 def _loss(
-    api: str, each: Callable[[Any, Case, Any, Any], Any], gluon: Callable[[Case], Any], *, over: str = "mean"
+    api: str,
+    each: Callable[[Any, Case, Any, Any], Any],
+    name: str,
+    options: Callable[[Case], Mapping[str, Any]] = lambda _: {},
+    *,
+    over: str = "mean",
 ) -> Form:
-    """Returns the form of a loss from its element-wise function and the reduction ``over`` the elements."""
+    """Returns the form of a loss from its element-wise function and from Gluon's block ``name``."""
 
     def make(mx: Any, case: Case) -> Any:
         return lambda pred, label: getattr(mx, over)(each(mx, case, pred, label), axis=0, exclude=True)
 
-    shown = mxnet.gluon.loss.__name__.removeprefix("mxnet.")
-    block = Block(f"{shown}.{gluon.__name__}", gluon)
+    block = Block(f"gluon.loss.{name}", lambda case: getattr(mxnet.gluon.loss, name)(**options(case)))
     return Form(f"{api} {over}", make, tuple(api.split()), block)
-
-
-def _named(name: str, make: Callable[[Any, Case], Any]) -> Callable[[Case], Any]:
-    """Returns a function that creates a block of ``gluon.loss`` and has the block's name."""
-
-    def gluon(case: Case) -> Any:
-        return make(getattr(mxnet.gluon.loss, name), case)
-
-    gluon.__name__ = name
-    return gluon
 
 
 def _bce(mx: Any, _: Case, pred: Any, label: Any) -> Any:
@@ -106,43 +100,39 @@ def _multi_sgd(mx: Any, case: Case) -> Callable[..., Any]:
 
 
 FORMS: Mapping[str, Form] = {
-    "l1_loss": _loss(
-        "elemwise_sub abs",
-        lambda mx, _, pred, label: mx.abs(pred - label),
-        _named("L1Loss", lambda block, _: block()),
-    ),
+    "l1_loss": _loss("elemwise_sub abs", lambda mx, _, pred, label: mx.abs(pred - label), "L1Loss"),
     "l2_loss": _loss(
-        "elemwise_sub square _mul_scalar",
-        lambda mx, _, pred, label: mx.square(pred - label) * 0.5,
-        _named("L2Loss", lambda block, _: block()),
+        "elemwise_sub square _mul_scalar", lambda mx, _, pred, label: mx.square(pred - label) * 0.5, "L2Loss"
     ),
-    "sigmoid_bce": _loss(
-        "relu elemwise_mul abs Activation", _bce, _named("SigmoidBCELoss", lambda block, _: block())
-    ),
+    "sigmoid_bce": _loss("relu elemwise_mul abs Activation", _bce, "SigmoidBCELoss"),
     "softmax_ce": _loss(
         "log_softmax elemwise_mul sum",
         lambda mx, _, pred, label: -mx.sum(mx.log_softmax(pred, axis=1) * label, axis=1),
-        _named("SoftmaxCELoss", lambda block, _: block(axis=1, sparse_label=False)),
+        "SoftmaxCELoss",
+        lambda _: {"axis": 1, "sparse_label": False},
     ),
     "smooth_l1": _loss(
         "elemwise_sub smooth_l1",
         lambda mx, case, pred, label: _smooth(mx, case["beta"], pred, label),
-        _named("HuberLoss", lambda block, case: block(rho=case["beta"])),
+        "HuberLoss",
+        lambda case: {"rho": case["beta"]},
     ),
     "huber_loss": _loss(
         "elemwise_sub smooth_l1 _mul_scalar",
         lambda mx, case, pred, label: _smooth(mx, case["delta"], pred, label) * case["delta"],
-        _named("HuberLoss", lambda block, case: block(rho=case["delta"], weight=case["delta"])),
+        "HuberLoss",
+        lambda case: {"rho": case["delta"], "weight": case["delta"]},
     ),
     "hinge_loss": _loss(
         "elemwise_mul _rminus_scalar relu",
         lambda mx, case, pred, label: mx.relu(case["margin"] - pred * label),
-        _named("HingeLoss", lambda block, case: block(margin=case["margin"])),
+        "HingeLoss",
+        lambda case: {"margin": case["margin"]},
     ),
     "kl_div": _loss(
         "log elemwise_sub elemwise_mul",
         lambda mx, _, pred, label: label * (mx.log(label) - pred),
-        _named("KLDivLoss", lambda block, _: block()),
+        "KLDivLoss",
         over="sum",
     ),
     "ctc_loss": Form(

@@ -91,7 +91,7 @@ def _reduced(kind: str) -> Form:
 def _reduction(kind: str, case: Case) -> Graph:
     return Graph(
         [node(kind, "data", "axes", keepdims=int(case["keepdims"]))],
-        constants={"axes": np.atleast_1d(np.array(case["axis"], np.int64))},
+        constants={"axes": np.atleast_1d(case["axis"]).tolist()},
     )
 
 
@@ -100,7 +100,7 @@ def _top(count: int, case: Case, outputs: tuple[str, ...], *, largest: bool) -> 
     made = onnx.helper.make_node(
         "TopK", ["data", "count"], ["values", "indices"], axis=case["axis"], largest=int(largest), sorted=1
     )
-    return Graph([made], outputs, {"count": np.array([count], np.int64)})
+    return Graph([made], outputs, {"count": [count]})
 
 
 def _sorted(output: str) -> Form:
@@ -137,7 +137,7 @@ def _khatri_rao(case: Case, _: np.dtype[Any]) -> Graph:
             node("Einsum", "lhs", "rhs", output="products", equation="ik,jk->ijk"),
             node("Reshape", "products", "shape"),
         ],
-        constants={"shape": np.array([-1, columns], np.int64)},
+        constants={"shape": [-1, columns]},
     )
 
 

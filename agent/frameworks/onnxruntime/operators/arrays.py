@@ -51,10 +51,7 @@ def _range(case: Case, dtype: np.dtype[Any]) -> Graph:
         node("Expand", "column", "row", output="table"),
         node("Reshape", "table", "flat"),
     ]
-    constants = {"last_axis": [1], "row": [1, repeat], "flat": [-1]}
-    return Graph(
-        nodes, constants={name: np.array(each, np.int64) for name, each in constants.items()}, fed=bounds
-    )
+    return Graph(nodes, constants={"last_axis": [1], "row": [1, repeat], "flat": [-1]}, fed=bounds)
 
 
 def _random(kind: str, **attributes: str) -> Form:
@@ -75,10 +72,6 @@ def _multinomial(case: Case, _: np.dtype[Any]) -> Graph:
 
 
 _FEW = "ONNX draws uniform, normal, Bernoulli and multinomial numbers only"
-
-
-def _integers(values: Sequence[int]) -> np.ndarray[Any, Any]:
-    return np.array(values, np.int64)
 
 
 def _gather_nd(_case: Case, _dtype: np.dtype[Any]) -> Graph:
@@ -107,36 +100,33 @@ def _index_copy(_case: Case, _dtype: np.dtype[Any]) -> Graph:
             node("Unsqueeze", "indices", "axes", output="coordinates"),
             node("ScatterND", "data", "coordinates", "source"),
         ],
-        constants={"axes": _integers([1])},
+        constants={"axes": [1]},
     )
 
 
 def _one_hot(case: Case, _: np.dtype[Any]) -> Graph:
     return Graph(
-        [node("OneHot", "indices", "depth", "values")],
-        constants={"depth": _integers([case["depth"]]), "values": _integers([0, 1])},
+        [node("OneHot", "indices", "depth", "values")], constants={"depth": [case["depth"]], "values": [0, 1]}
     )
 
 
 def _slice(case: Case, _: np.dtype[Any]) -> Graph:
     return Graph(
-        [node("Slice", "data", "begin", "end")],
-        constants={"begin": _integers(case["begin"]), "end": _integers(case["end"])},
+        [node("Slice", "data", "begin", "end")], constants={"begin": case["begin"], "end": case["end"]}
     )
 
 
 def _slice_axis(case: Case, _: np.dtype[Any]) -> Graph:
     return Graph(
         [node("Slice", "data", "begin", "end", "axes")],
-        constants={name: _integers([case[name]]) for name in ("begin", "end")}
-        | {"axes": _integers([case["axis"]])},
+        constants={"begin": [case["begin"]], "end": [case["end"]], "axes": [case["axis"]]},
     )
 
 
 def _slice_like(case: Case, _: np.dtype[Any]) -> Graph:
     return Graph(
         [node("Shape", "like", output="end"), node("Slice", "data", "begin", "end")],
-        constants={"begin": _integers([0] * len(case.shapes["like"]))},
+        constants={"begin": [0] * len(case.shapes["like"])},
     )
 
 
@@ -159,10 +149,7 @@ def _swap(case: Case, _: np.dtype[Any]) -> Graph:
 
 def _flip(case: Case, _: np.dtype[Any]) -> Graph:
     numbers = {"begin": [-1], "end": [_ENDS.min], "axes": [case["axis"]], "steps": [-1]}
-    return Graph(
-        [node("Slice", "data", *numbers)],
-        constants={name: np.array(value, np.int64) for name, value in numbers.items()},
-    )
+    return Graph([node("Slice", "data", *numbers)], constants=numbers)
 
 
 def _repeat(case: Case, _: np.dtype[Any]) -> Graph:
@@ -178,7 +165,7 @@ def _repeat(case: Case, _: np.dtype[Any]) -> Graph:
             node("Expand", "apart", "expanded", output="repeated"),
             node("Reshape", "repeated", "whole"),
         ],
-        constants={name: np.array(value, np.int64) for name, value in numbers.items()},
+        constants=numbers,
     )
 
 
@@ -186,10 +173,7 @@ def _pad(case: Case, dtype: np.dtype[Any]) -> Graph:
     width = case["pad_width"]
     return Graph(
         [node("Pad", "data", "pads", "value", mode=case["mode"])],
-        constants={
-            "pads": np.array([*width[::2], *width[1::2]], np.int64),
-            "value": np.array(case["value"], dtype),
-        },
+        constants={"pads": [*width[::2], *width[1::2]], "value": np.array(case["value"], dtype)},
     )
 
 
@@ -202,7 +186,7 @@ def _broadcast_shape(case: Case) -> list[int]:
 def _split(case: Case, sizes: Sequence[int]) -> Graph:
     outputs = [f"output{number}" for number in range(len(sizes))]
     made = onnx.helper.make_node("Split", ["data", "sizes"], outputs, axis=case["axis"])
-    return Graph([made], outputs, {"sizes": np.array(sizes, np.int64)})
+    return Graph([made], outputs, {"sizes": sizes})
 
 
 def _split_evenly(case: Case, _: np.dtype[Any]) -> Graph:
@@ -218,7 +202,7 @@ def _stack(case: Case, _: np.dtype[Any]) -> Graph:
     """Stacks with Unsqueeze and Concat, because ONNX stacks only sequences."""
     apart = [node("Unsqueeze", name, "axes", output=f"{name}_apart") for name in _JOINED]
     joined = node("Concat", *(f"{name}_apart" for name in _JOINED), axis=case["axis"])
-    return Graph([*apart, joined], constants={"axes": np.array([case["axis"]], np.int64)})
+    return Graph([*apart, joined], constants={"axes": [case["axis"]]})
 
 
 FORMS: Mapping[str, Form] = {

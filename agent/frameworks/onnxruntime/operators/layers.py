@@ -33,7 +33,7 @@ def _dropout(case: Case, dtype: np.dtype[Any]) -> Graph:
 
 def _col2im(case: Case, _: np.dtype[Any]) -> Graph:
     window = Window.of(case.parameters, 2)
-    constants = {"image": np.array(case["output_size"]), "block": np.array(window.kernel)}
+    constants = {"image": case["output_size"], "block": window.kernel}
     fold = node("Col2Im", "data", "image", "block", strides=window.stride, pads=window.pads)
     return Graph([fold], constants=constants)
 
@@ -95,7 +95,7 @@ def _nearest(case: Case, dtype: np.dtype[Any]) -> Graph:
 
 
 def _bilinear(case: Case, dtype: np.dtype[Any]) -> Graph:
-    sizes = np.array([*case.shapes["data"][:2], *pair_of(case, "output")])
+    sizes = [*case.shapes["data"][:2], *pair_of(case, "output")]
     return Graph([node("Resize", "data", "", "", "sizes", mode="linear")], constants={"sizes": sizes})
 
 
@@ -163,7 +163,7 @@ def _recurrent(
 ) -> Graph:
     inputs = ("data", "weight_ih", "weight_hh", "bias", "", *states)  # without the lengths of sequences
     layer = node(kind, *inputs, output="directions", hidden_size=case["hidden"], **more)
-    return Graph([layer, node("Squeeze", "directions", "axes")], constants={"axes": np.array([1])})
+    return Graph([layer, node("Squeeze", "directions", "axes")], constants={"axes": [1]})
 
 
 def _arranged_gates(order: Sequence[int], arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:

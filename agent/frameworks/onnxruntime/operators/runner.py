@@ -56,7 +56,8 @@ class Graph:
     Attributes:
         nodes: Nodes from ``onnx.helper.make_node``; their inputs have the table's names.
         outputs: The names of the graph's outputs.
-        constants: Tensors of the operator that are parameters in the table, such as axes.
+        constants: Tensors of the operator that are parameters in the table, such as axes; integers become
+            tensors of int64.
         fed: Such tensors as graph inputs, for nodes that ONNX Runtime would fold if all inputs were constant.
         any_shape: Whether the graph leaves the shapes of the inputs open, which prevents folding.
         fixed: The table's inputs that become initialisers, whose values the optimiser may fold.
@@ -65,7 +66,7 @@ class Graph:
 
     nodes: Sequence[onnx.NodeProto]
     outputs: Sequence[str] = ("output",)
-    constants: Mapping[str, NDArray[Any]] = field(default_factory=lambda: NOTHING)
+    constants: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     fed: Mapping[str, NDArray[Any]] = field(default_factory=lambda: NOTHING)
     any_shape: bool = False
     fixed: Sequence[str] = ()
@@ -115,8 +116,7 @@ def with_numbers(kind: str, numbers: Callable[[Case], Any], **attributes: Any) -
     return Form(
         kind,
         lambda case, _: Graph(
-            [node(kind, "data", "numbers", **attributes)],
-            constants={"numbers": np.array(numbers(case), np.int64)},
+            [node(kind, "data", "numbers", **attributes)], constants={"numbers": numbers(case)}
         ),
     )
 
@@ -143,7 +143,12 @@ def model_of(graph: Graph, inputs: Mapping[str, NDArray[Any]]) -> bytes:
             if name in used and name not in constants
         ],
         [onnx.helper.make_empty_tensor_value_info(name) for name in graph.outputs],
-        [onnx.numpy_helper.from_array(value, name) for name, value in constants.items()],
+        [
+            onnx.numpy_helper.from_array(
+                value if isinstance(value, np.ndarray) else np.array(value, np.int64), name
+            )
+            for name, value in constants.items()
+        ],
     )
     opsets = [onnx.helper.make_opsetid("", graph.opset), onnx.helper.make_opsetid(CONTRIBUTED, 1)]
     return onnx.helper.make_model(

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from inferometer.agent.frameworks.onnxruntime.operators.runner import Form, Graph, node
 from inferometer.agent.operators.operator import Case
@@ -34,17 +33,15 @@ def _loss(
     def make(case: Case, dtype: np.dtype[Any]) -> Graph:
         nodes = [node(kind, *inputs, output=output) for kind, *inputs, output in steps]
         nodes.append(node(over, "each", "axes", keepdims=0))
-        constants: dict[str, NDArray[Any]] = {
-            name: np.array(value, dtype) for name, value in scalars(case).items()
-        }
-        constants["axes"] = np.arange(1, len(case.shapes["pred"]))
+        constants: dict[str, Any] = {name: np.array(value, dtype) for name, value in scalars(case).items()}
+        constants["axes"] = range(1, len(case.shapes["pred"]))
         return Graph(nodes, constants=constants)
 
     return Form(" ".join(dict.fromkeys([*(kind for kind, *_ in steps), over])), make)
 
 
 def _softmax_ce(case: Case, _: np.dtype[Any]) -> Graph:
-    rest = np.arange(1, len(case.shapes["pred"]) - 1)
+    rest = range(1, len(case.shapes["pred"]) - 1)
     return Graph(
         [
             node("LogSoftmax", "pred", output="logs", axis=1),
@@ -53,7 +50,7 @@ def _softmax_ce(case: Case, _: np.dtype[Any]) -> Graph:
             node("Neg", "sums", output="each"),
             node("ReduceMean", "each", "rest", keepdims=0, noop_with_empty_axes=1),
         ],
-        constants={"classes": np.array([1]), "rest": rest},
+        constants={"classes": [1], "rest": rest},
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
@@ -73,11 +72,6 @@ class EchoTrainer(Trainer):
     def scores(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
         return np.zeros((len(inputs), 3), np.float32)
 
-    def parameters(self) -> dict[str, NDArray[Any]]:
-        return {}
-
-    def set_parameters(self, parameters: Mapping[str, NDArray[Any]]) -> None: ...
-
     def save(self, path: Path) -> None: ...
 
     def gather(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -123,13 +117,9 @@ def manifest(framework: str = "Echo", **more: Any) -> ModelManifest:
 
 
 def test_a_trainer_is_loaded_and_described(trainers):
-    def clock() -> int:
-        return 4
-
-    trainer, said = open_trainer(manifest(), RANDOM, registry(), clock=clock)
+    trainer, said = open_trainer(manifest(), RANDOM, registry())
 
     assert trainers == [trainer]
-    assert trainer.clock is clock
     assert trainer.closed == 0
     assert (said.framework_version, said.device, said.threads) == (np.__version__, CPU, 3)
     assert (said.weights, said.seed, said.preprocess_threads) == (Weights.RANDOM, 7, 0)

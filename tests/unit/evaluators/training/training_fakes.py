@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ class FakeTrainer(Trainer):
     """Counts what it is given; the loss of step n is 1 / n. Rank n measures n + 1 times as long."""
 
     def __init__(self, clock: Clock, rank: Rank = Rank(), loss: str = "cross_entropy") -> None:  # noqa: B008
-        super().__init__(manifest(loss), Artifacts(), TrainerOptions(rank=rank), clock)
+        super().__init__(manifest(loss), Artifacts(), TrainerOptions(rank=rank))
         self.fake_clock = clock
         self.placed: list[TrainingBatch] = []
         self.sizes: list[int] = []
@@ -95,11 +95,6 @@ class FakeTrainer(Trainer):
         """The class that the first number of each sample names."""
         best = inputs.reshape(len(inputs), -1)[:, 0].astype(np.int64)
         return np.eye(4, dtype=np.float32)[best]
-
-    def parameters(self) -> dict[str, NDArray[Any]]:
-        return {}
-
-    def set_parameters(self, parameters: Mapping[str, NDArray[Any]]) -> None: ...
 
     def save(self, path: Path) -> None:
         path.write_text("weights")
