@@ -44,7 +44,7 @@ def test_each_session_has_an_id_of_its_own_that_is_long(sessions):
 def test_limit_counts_what_is_open(sessions):
     first, _ = sessions.open(FakeLease)
     sessions.open(FakeLease)
-    with pytest.raises(SessionLimitError, match="limit of 2 sessions"):
+    with pytest.raises(SessionLimitError, match="limit of 2 open sessions"):
         sessions.open(FakeLease)
     sessions.close(first)
     sessions.open(FakeLease)
@@ -183,7 +183,7 @@ def test_full_agent_closes_what_is_idle_least_recently_used_first_and_says_so_to
     sessions.open(FakeLease)
     assert (first.released, second.released) == (1, 0)
     clock.now_s += GIVES_WAY_S - 1
-    with pytest.raises(SessionLimitError, match="all in use"):
+    with pytest.raises(SessionLimitError, match="all are in use"):
         sessions.open(FakeLease)
     with sessions.hold(second_id, lambda: None):
         pass
