@@ -9,13 +9,11 @@ https://github.com/triton-inference-server/common/blob/main/protobuf/model_confi
 from __future__ import annotations
 
 import re
-import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import Enum
-from queue import Empty
+from queue import Empty, Queue
 from typing import Any, Generic, TypeVar
 
 from inferometer.agent.serving.request_queue import (
@@ -364,43 +362,26 @@ class PriorityQueue(RequestQueue[Request]):
             self._waiting_at[request.priority - 1] -= 1
 
 
-class _Levels:
-    """A queue like ``queue.SimpleQueue`` that orders requests by level; None, the end mark, comes last."""
+class _Levels(Queue[Request | None]):
+    """A queue that orders requests by level; None, the end mark, comes last."""
 
     def __init__(self, levels: int, clock: Callable[[], int]) -> None:
+        super().__init__()
         self._clock = clock
-        self._changed = threading.Condition()
         self._fresh: list[deque[Request]] = [deque() for _ in range(levels)]
         self._delayed: list[deque[Request]] = [deque() for _ in range(levels)]
-        self._marks = 0
+        self._size = 0
 
-    def put(self, request: Request | None) -> None:
-        """Adds a request, or an end mark."""
-        with self._changed:
-            if request is None:
-                self._marks += 1
-            else:
-                self._fresh[request.priority - 1].append(request)
-            self._changed.notify()
+    def _qsize(self) -> int:
+        return self._size
 
-    def get(self, block: bool = True, timeout: float | None = None) -> Request | None:
-        """Takes the next request; raises Empty if there is none, or none arrives in time."""
-        end_s = None if timeout is None else time.monotonic() + timeout
-        with self._changed:
-            while (found := self._next()) is None and not self._marks:
-                left_s = None if end_s is None else end_s - time.monotonic()
-                if not block or (left_s is not None and left_s <= 0):
-                    raise Empty
-                self._changed.wait(left_s)
-            if found is None:
-                self._marks -= 1
-            return found
+    def _put(self, item: Request | None) -> None:
+        self._size += 1
+        if item is not None:
+            self._fresh[item.priority - 1].append(item)
 
-    def get_nowait(self) -> Request | None:
-        """Takes the next request; raises Empty if there is none."""
-        return self.get(block=False)
-
-    def _next(self) -> Request | None:
+    def _get(self) -> Request | None:
+        self._size -= 1
         for fresh, delayed in zip(self._fresh, self._delayed, strict=True):
             while fresh:
                 request = fresh.popleft()

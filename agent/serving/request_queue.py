@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue, SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
 from inferometer.agent.inference.results import Inferred, QueueTimes
@@ -187,19 +187,6 @@ class Request:
 _Request = TypeVar("_Request", bound=QueuedRequest)
 
 
-class Waiting(Protocol[_Request]):
-    """A container of requests, such as ``queue.SimpleQueue``."""
-
-    def put(self, request: _Request | None) -> None:
-        """Adds a request, or an end mark."""
-
-    def get(self, block: bool = True, timeout: float | None = None) -> _Request | None:
-        """Takes the next request; raises Empty if there is none, or none arrives in time."""
-
-    def get_nowait(self) -> _Request | None:
-        """Takes the next request; raises Empty if there is none."""
-
-
 class RequestQueue(Generic[_Request]):
     """The requests that wait for one model, in the order of their arrival. Thread-safe.
 
@@ -220,7 +207,7 @@ class RequestQueue(Generic[_Request]):
         self.closed = False
         self._use(SimpleQueue())
 
-    def _use(self, requests: Waiting[_Request]) -> None:
+    def _use(self, requests: SimpleQueue[_Request | None] | Queue[_Request | None]) -> None:
         """Sets the container of the requests."""
         self._requests = requests
         self._put = requests.put
