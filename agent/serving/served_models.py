@@ -278,7 +278,7 @@ class ModelKey:
         return self._hash
 
 
-class ServedModels:
+class ServedModels(LoadedModels):
     """Loads, lends and unloads models. Thread-safe.
 
     A model that several clients request with the same options is loaded once, by ``open_model``, and its
@@ -297,49 +297,29 @@ class ServedModels:
         observer: QueueObserver | None = None,
         borrowers: Borrowers | None = None,
     ) -> None:
+        super().__init__(limit, idle_s, options.memory_limit_bytes, used_bytes, borrowers=borrowers)
         self._observer = observer
         self.options = options
         self.clock: Callable[[], int] = time.perf_counter_ns
         """The clock of deadlines, in nanoseconds."""
         self._registry = registry
         self._open_model = open_model
-        self._loaded = LoadedModels(
-            limit, idle_s, options.memory_limit_bytes, used_bytes, borrowers=borrowers
-        )
-
-    def __len__(self) -> int:
-        """Returns the number of models that are loaded, being loaded, or not yet freed."""
-        return len(self._loaded)
 
     @property
     def loaded(self) -> tuple[ServedModel, ...]:
         """All loaded models, whatever options they were opened with."""
-        return tuple(self._loaded.models.values())
+        return tuple(self.models.values())
 
-    @property
-    def is_full(self) -> bool:
-        """Whether no further model can be loaded: every place is taken by an unshared model in use."""
-        return self._loaded.is_full
-
-    def model_of(self, manifest: ModelManifest, options: SessionOptions) -> ServedModel | None:
-        """Returns a model if it is loaded, and otherwise None."""
-        return self._loaded.models.get(ModelKey(manifest, options))
-
-    def state_of(self, manifest: ModelManifest, options: SessionOptions) -> ModelState:
+    def state_of(self, key: ModelKey) -> ModelState:
         """Returns whether a model is loaded."""
-        key = ModelKey(manifest, options)
-        if key in self._loaded.models:
+        if key in self.models:
             return ModelState.LOADED
-        return ModelState.LOADING if self._loaded.is_loading(key) else ModelState.UNLOADED
+        return ModelState.LOADING if self.is_loading(key) else ModelState.UNLOADED
 
-    def unload_of(self, manifest: ModelManifest, options: SessionOptions) -> None:
-        """Unloads a model; a model in use is freed when its last user leaves."""
-        self._loaded.unload(ModelKey(manifest, options))
-
-    def lease(
+    def lease_model(
         self,
         manifest: ModelManifest,
-        options: SessionOptions | None = None,
+        options: SessionOptions,
         *,
         shared: bool = True,
         keep: bool = False,
@@ -347,21 +327,19 @@ class ServedModels:
     ) -> Lease:
         """Lends a model until it is released; loads it if necessary, with a span in ``trace``.
 
-        The default options are those of models that are requested by name alone. Unless ``shared``, the model
-        belongs to the caller and is unloaded on release. With ``keep``, it stays loaded even if it is idle
-        for long.
+        Unless ``shared``, the model belongs to the caller and is unloaded on release. With ``keep``, it stays
+        loaded even if it is idle for long.
 
         Raises:
             MemoryLimitError, SessionLimitError: The models in use leave no room for this one.
             InferometerError: The model cannot be loaded; see ``agent.inference.session.open_session``.
         """
-        chosen = options or self.options.session
-        key = ModelKey(manifest, chosen) if shared else None
-        if key is not None and (lease := self._loaded.lease_loaded(key, keep=keep)):
+        key = ModelKey(manifest, options) if shared else None
+        if key is not None and (lease := self.lease_loaded(key, keep=keep)):
             return lease
 
         def load(on_closed: Callable[[], None]) -> ServedModel:
-            session = self._open_model(manifest, chosen, trace)
+            session = self._open_model(manifest, options, trace)
             return ServedModel(
                 session,
                 self.options.batching,
@@ -375,21 +353,5 @@ class ServedModels:
             # what the framework itself takes is not the model's
             self._registry.find(manifest.framework.name).load()
         name = f"{manifest.name} {manifest.version}"
-        loading = Loading(name, chosen.device, file_bytes(manifest, chosen.weights), load)
-        return self._loaded.lease(key, loading, keep=keep)
-
-    def lease_loaded(self, key: ModelKey) -> Lease | None:
-        """Lends a shared model if it is loaded; otherwise returns None."""
-        return self._loaded.lease_loaded(key)
-
-    def close_idle(self) -> int:
-        """Unloads the models that have been idle for too long, and returns their number."""
-        return self._loaded.close_idle()
-
-    def close(self) -> None:
-        """Stops loading models, and unloads every model, those in use when their last user leaves."""
-        self._loaded.close()
-
-    def wait_for_none(self, timeout_s: float) -> bool:
-        """Waits until no model is loaded; returns False on timeout."""
-        return self._loaded.wait_for_none(timeout_s)
+        loading = Loading(name, options.device, file_bytes(manifest, options.weights), load)
+        return self.lease(key, loading, keep=keep)

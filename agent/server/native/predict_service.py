@@ -338,7 +338,8 @@ class PredictService:
         """Opens the model that a request names: a private copy, or one that other clients share."""
         manifest, options = self.finder.find(request)
         shared = self.models.options.shares
-        return self.sessions.open(partial(self.models.lease, manifest, options, shared=shared, trace=trace))
+        lease = partial(self.models.lease_model, manifest, options, shared=shared, trace=trace)
+        return self.sessions.open(lease)
 
     async def hold(self, request: predict_pb2.HoldRequest, _: CallContext) -> predict_pb2.HoldResponse:
         """Returns when a session has ended; if the call is cancelled first, the session's client is gone."""

@@ -125,8 +125,8 @@ class Repository:
         return found
 
     def lease(self, found: FoundModel) -> Lease:
-        """Lends a model until it is released, and loads it if necessary; see ``ServedModels.lease``."""
-        return self._models.lease(found.manifest, found.options)
+        """Lends a model until it is released, and loads it if necessary; see ``ServedModels.lease_model``."""
+        return self._models.lease_model(found.manifest, found.options)
 
     def lease_loaded(self, found: FoundModel) -> Lease | None:
         """Lends a model if it is loaded; otherwise returns None."""
@@ -150,7 +150,7 @@ class Repository:
 
     def loaded(self, found: FoundModel) -> ServedModel | None:
         """Returns a model if it is loaded, and otherwise None."""
-        return self._models.model_of(found.manifest, found.options)
+        return self._models.models.get(found.key)
 
     def load(self, name: str, parameters: LoadParameters) -> None:
         """Loads a model, and unloads the previous model with that name if it is another one.
@@ -158,7 +158,7 @@ class Repository:
         Raises InferometerError if it cannot be found or loaded; in that case, nothing changes.
         """
         found = self._look_for(name, "", parameters)
-        self._models.lease(found.manifest, found.options, keep=True).release()
+        self._models.lease_model(found.manifest, found.options, keep=True).release()
         with self._lock:
             before = self._loaded_with.get(_key(name), self._defaults)
             self._loaded_with[_key(name)] = parameters
@@ -166,7 +166,7 @@ class Repository:
         with suppress(*NOT_HERE):
             replaced = self._look_for(name, "", before)
             if (replaced.manifest, replaced.options) != (found.manifest, found.options):
-                self._models.unload_of(replaced.manifest, replaced.options)
+                self._models.unload(replaced.key)
 
     def unload(self, name: str) -> None:
         """Unloads all versions of a model; a model in use is freed when its last user leaves.
@@ -181,7 +181,7 @@ class Repository:
             with suppress(*NOT_HERE):
                 found.append(self.find(name, version))
         for model in found:
-            self._models.unload_of(model.manifest, model.options)
+            self._models.unload(model.key)
         with self._lock:
             self._loaded_with.pop(_key(name), None)
             self._forget(name)
@@ -225,7 +225,7 @@ class Repository:
             found = self.find(name, version)
         except NOT_HERE as error:
             return IndexEntry(name, version, ModelState.UNLOADED, str(error))
-        state = self._models.state_of(found.manifest, found.options)
+        state = self._models.state_of(found.key)
         return IndexEntry(name, version, state, "" if state is ModelState.LOADED else state.value)
 
     def _look_for(self, name: str, version: str, parameters: LoadParameters) -> FoundModel:

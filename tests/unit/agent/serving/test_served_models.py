@@ -35,7 +35,7 @@ def sessions_of(described: ModelManifest, *options: SessionOptions) -> int:
         return made[-1]
 
     models = ServedModels(Registry(), open_model, ServingOptions())
-    leases = [models.lease(described, each) for each in options]
+    leases = [models.lease_model(described, each) for each in options]
     for lease in leases:
         lease.release()
     models.close()
