@@ -233,7 +233,7 @@ def test_errors_of_the_agent_come_as_their_own_classes(start_agent):
     with pytest.raises(DeviceError, match="Fake has no GPU"):
         open_remote_agent(address, "Mean", options=SessionOptions(device=Device(DeviceKind.GPU)))
     with open_remote_agent(address, "Mean") as remote:
-        with pytest.raises(SessionLimitError, match="limit of 1 sessions"):
+        with pytest.raises(SessionLimitError, match="limit of 1 open sessions"):
             open_remote_agent(address, "Mean")
         with pytest.raises(InputError, match=r"tensor has shape \[1, 2\]"):
             remote.predict_tensor(np.zeros((1, 2), np.float32))

@@ -235,7 +235,7 @@ def test_one_session_too_many_is_refused_until_another_is_closed(start_agent, ch
     first, _ = open_session(predict), open_session(predict)
     code, details = refused(predict.Open, predict_pb2.OpenRequest(model_name="Mean"))
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert "limit of 2 sessions" in details
+    assert "limit of 2 open sessions" in details
     predict.Close(predict_pb2.CloseRequest(session_id=first), timeout=TIMEOUT_S)
     assert open_session(predict)
 

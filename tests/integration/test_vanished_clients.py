@@ -140,7 +140,7 @@ def test_models_of_clients_that_were_killed_make_room_at_once(
     for client in clients:
         assert client.stdout is not None
         assert client.stdout.readline()
-    with pytest.raises(SessionLimitError, match="limit of 2 sessions"):
+    with pytest.raises(SessionLimitError, match="limit of 2 open sessions"):
         open_remote_agent(agent.address, "Mean")
     status, answer = infer(agent)
     assert (status, answer["error"]) == (
