@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -25,33 +24,6 @@ from inferometer.agent.preprocessing.preprocessor import bytes_ahead
 from inferometer.evaluators.conditions.conditions import Conditions, HostConditions, host_conditions, judged
 
 
-class Measured(Protocol):
-    """The measured object: a system under test, or a model that is being trained."""
-
-    @property
-    def description(self) -> SystemDescription:
-        """The model and what it runs on."""
-        ...
-
-    @property
-    def in_process(self) -> bool:
-        """Whether the model runs in this process."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class DescribedHere:
-    """A model in this process that is being trained, or of which only the preprocessing runs.
-
-    Attributes:
-        description: The model and what it runs on.
-        in_process: True.
-    """
-
-    description: SystemDescription
-    in_process: bool = True
-
-
 @runtime_checkable
 class WatchedSystem(Protocol):
     """A system on other hosts that report their counters, such as a remote agent."""
@@ -67,27 +39,34 @@ class Watch(Closeable):
     For a model in this process, a thread also samples values without counters. ``close`` ends that thread.
 
     Args:
-        system: The open model.
+        description: The open model and what it runs on.
+        remote: The system that runs the model on other hosts; None for a model in this process.
         processes: The ids of the system's processes besides this one, such as a loader's workers.
         launcher: The id of the process that has started several ranks, of which this is one; everything that
             it has started by ``begin`` then belongs to the measurement.
     """
 
-    def __init__(self, system: Measured, processes: Sequence[int] = (), launcher: int | None = None) -> None:
+    def __init__(
+        self,
+        description: SystemDescription,
+        remote: object | None = None,
+        processes: Sequence[int] = (),
+        launcher: int | None = None,
+    ) -> None:
         self._processes = processes
         self._launcher = launcher
-        self._description = system.description
+        self._description = description
         self._gpu: GpuReader | None = None
         self._sampler: ConditionSampler | None = None
         self._begins: Sequence[ConditionCounters] = ()
         self._read: Callable[[], Sequence[ConditionCounters]] = lambda: ()
-        if system.in_process:
+        if remote is None:
             gpu = self._gpu = GpuReader(self._description.device)
             self._sampler = ConditionSampler(lambda: look(gpu.read, self._processes))
             self._read = lambda: [read_counters(gpu.read(), processes=self._processes)]
-        elif isinstance(system, WatchedSystem):
-            self._read = system.condition_counters
-        self._elsewhere = not system.in_process
+        elif isinstance(remote, WatchedSystem):
+            self._read = remote.condition_counters
+        self._elsewhere = remote is not None
 
     def begin(self) -> None:
         """Begins the watch; to be called right before the measured part."""

@@ -74,7 +74,7 @@ def _undisturbed_rounds(
     taken: dict[str, list[float]] = {name: [] for name in turns}
     disturbed = 0
     for _ in range(_MOST_ROUNDS):
-        with Watch(session) as watch:
+        with Watch(session.description) as watch:
             watch.begin()
             slices = interleaved(SLICES, turns)
             stable = watch.end().stability is not Stability.DISTURBED

@@ -235,7 +235,7 @@ def _run(
     _log.info("dataset of category %s, %s", identity.category, identity.checksum or "a folder")
     when = "beside" if description.overlap else "between predictions"
     _log.info("%d threads preprocess, %s", description.preprocess_threads, when)
-    with Watch(system) as watch:
+    with Watch(system.description, None if system.in_process else system) as watch:
         evaluation = DatasetRun(
             system,
             dataset,

@@ -14,7 +14,7 @@ import numpy as np
 
 from inferometer.agent.inference.results import InputFailure, SystemDescription
 from inferometer.agent.inference.session import describe_unloaded
-from inferometer.evaluators.conditions.watch import DescribedHere, Watch
+from inferometer.evaluators.conditions.watch import Watch
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
 from inferometer.evaluators.jobs import options as ranges
@@ -210,7 +210,7 @@ def _run(
     work = f"loading, batch {request.batch_size}, {data.backend} by {data}"
     callbacks.on_start(JobStart(description, identity.name, identity.size, work))
     _log.info("manifest %s", description.manifest.source)
-    with Watch(DescribedHere(description), loader.processes) as watch:
+    with Watch(description, processes=loader.processes) as watch:
         run = IngestionRun(
             loader,
             request.batch_size,

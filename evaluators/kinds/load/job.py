@@ -123,7 +123,8 @@ class LoadJob:
             inputs, identity = self._inputs(resources, system, dataset)
             target = make_load_target(system, inputs, request.max_batch_size, request.max_queue_delay_ms)
             opened.enter_context(_closed(target))
-            yield target, inputs, identity, opened.enter_context(Watch(system))
+            watch = Watch(system.description, None if system.in_process else system)
+            yield target, inputs, identity, opened.enter_context(watch)
 
     def _run_once(
         self,

@@ -30,7 +30,7 @@ from inferometer.agent.training.trainer import (
     find_companions,
     open_trainer,
 )
-from inferometer.evaluators.conditions.watch import DescribedHere, Watch
+from inferometer.evaluators.conditions.watch import Watch
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.jobs import options as ranges
@@ -355,7 +355,7 @@ def _run(
     work = f"training, batch {options.batch_size}{effective}, {options.precision}, {options.optimizer}"
     callbacks.on_start(JobStart(system, identity.name, identity.size, work))
     _log.info("manifest %s", system.manifest.source)
-    with Watch(DescribedHere(system), loader.processes, trainer.options.rank.launcher) as watch:
+    with Watch(system, processes=loader.processes, launcher=trainer.options.rank.launcher) as watch:
         evaluation = TrainingRun(
             trainer,
             system,

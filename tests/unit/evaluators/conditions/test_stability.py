@@ -86,9 +86,6 @@ def test_the_verdict_is_that_of_the_worst(
 class Elsewhere:
     """A system on hosts that tell what they are given: readings at the beginning, and at the end."""
 
-    in_process = False
-    description = description("classification")
-
     def __init__(self, *readings: Sequence[ConditionCounters]) -> None:
         self._readings = list(readings)
 
@@ -102,7 +99,7 @@ def counters(machine: str, process: int, seconds: float, own_s: float, busy_s: f
 
 
 def watched(*readings: Sequence[ConditionCounters]) -> Any:
-    with Watch(Elsewhere(*readings)) as watch:  # type: ignore[arg-type] # it predicts nothing
+    with Watch(description("classification"), Elsewhere(*readings)) as watch:
         watch.begin()
         return watch.end()
 
@@ -146,21 +143,13 @@ def test_an_agent_that_was_lost_leaves_the_others() -> None:
 
 
 def test_a_system_that_tells_nothing_is_not_watched() -> None:
-    class Foreign:
-        in_process = False
-        description = description("classification")
-
-    with Watch(Foreign()) as watch:  # type: ignore[arg-type] # it predicts nothing
+    with Watch(description("classification"), object()) as watch:
         watch.begin()
         assert watch.end().reasons == ("the server's host is not watched",)
 
 
 def test_a_model_in_this_process_is_watched_until_the_end() -> None:
-    class Here:
-        in_process = True
-        description = description("classification")
-
-    with Watch(Here()) as watch:  # type: ignore[arg-type] # it predicts nothing
+    with Watch(description("classification")) as watch:
         watch.begin()
         [host] = watch.end().hosts
 
