@@ -81,7 +81,10 @@ def read_image(path: Path) -> EncodedImage:
         InputError: It is not a file, or is too large for an image.
         OSError: It cannot be read.
     """
-    status = path.stat()
+    try:
+        status = path.stat()
+    except ValueError as error:  # a name that no file can have, such as one with a NUL
+        raise InputError(f"{printable_name(str(path))}: is not a path: {error}") from error
     if not stat.S_ISREG(status.st_mode):
         raise InputError(f"{path}: is not a file that can be read")
     if status.st_size > MAX_IMAGE_BYTES:

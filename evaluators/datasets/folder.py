@@ -301,7 +301,7 @@ class UrlsDataset(Dataset):
     def __iter__(self) -> Iterator[Sample]:
         for copy in range(1, self._copies + 1):
             for number, text in self._lines:
-                data = Url(text) if _URL.match(text) else partial(_read, self._folder / text)
+                data = Url(text) if _URL.match(text) else partial(read_image, self._folder / text)
                 yield Sample(_input_id(number, text, copy), data)
 
 
@@ -312,13 +312,6 @@ def _input_id(number: int, text: str, copy: int) -> str:
     """
     place = str(number) if copy == 1 else f"{number}.{copy}"
     return f"{place}:{_shortened(printable_name(without_credentials(text)))}"
-
-
-def _read(path: Path) -> EncodedImage:
-    try:
-        return read_image(path)
-    except ValueError as error:  # a name that no file can have, such as one with a NUL
-        raise InputError(f"{printable_name(str(path))}: is not a path: {error}") from error
 
 
 def _content(path: Path) -> bytes:

@@ -179,12 +179,12 @@ def test_regions_of_nonsense(agent: AgentServer, send: Send, segment: Path, data
     keys = st.sampled_from([f"/{segment.name}", segment.name, "/..", "/", "/no-such", f"/{segment}"])
     region = {"key": keys | VALUES, "offset": sizes | VALUES, "byte_size": sizes | VALUES}
     head = data.draw(st.fixed_dictionaries({}, optional=region) | VALUES)
-    registered, _ = _asked(agent.http_url, f"{MEMORY}/region/r/register", json.dumps(head).encode(), {})
     parameters = {
         "shared_memory_region": "r",
         "shared_memory_offset": data.draw(sizes),
         "shared_memory_byte_size": data.draw(sizes),
-    }
+    }  # before the region, which an example that ends while it is drawn would leave behind
+    registered, _ = _asked(agent.http_url, f"{MEMORY}/region/r/register", json.dumps(head).encode(), {})
     item = {"name": "data", "datatype": "FP32", "shape": [1, 1, 4, 4], "parameters": parameters}
     status, _ = _asked(agent.http_url, "/v2/models/Echo/infer", json.dumps({"inputs": [item]}).encode(), {})
     fits = registered == 200 and parameters["shared_memory_byte_size"] == 64

@@ -151,3 +151,11 @@ def test_an_event_loop_that_hangs_does_not_keep_the_agent(manifest_folder, monke
         monkeypatch.undo()
         goes_on.set()
         server.stop()
+
+
+def test_an_http_server_that_its_event_loop_has_cancelled_has_ended(manifest_folder):
+    options = ServerOptions(port=0, http_port=0, grace_s=0.1, drain_s=0.0)
+    server = AgentServer(Catalog([manifest_folder]), fake_registry(), options)
+    server.start()
+    assert server._http._serving.cancel()
+    assert server.stop()

@@ -10,7 +10,7 @@ import math
 import socket
 import ssl
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError  # another class in Python 3.10
 from typing import Any, cast
 
@@ -230,6 +230,8 @@ class HttpServer:
                 self._serving.result(timeout_s)
         except FutureTimeoutError:
             return False
+        except CancelledError:  # by the end of its event loop
+            return True
         return True
 
     def close(self) -> None:

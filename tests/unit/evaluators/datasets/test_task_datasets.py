@@ -16,9 +16,10 @@ from PIL import Image
 from inferometer.agent.preprocessing.inputs import EncodedImage
 from inferometer.evaluators.conversion.convert import convert
 from inferometer.evaluators.datasets.base import ClassMap, Dataset, TargetImage, TargetValues
+from inferometer.evaluators.datasets.files import read_image
 from inferometer.evaluators.datasets.masks import read_mask, read_target
 from inferometer.evaluators.datasets.opening import backend_of, open_path
-from inferometer.manifests.errors import ConfigurationError, DatasetError
+from inferometer.manifests.errors import ConfigurationError, DatasetError, InputError
 from tests.task_dataset_files import (
     NUMBERS,
     colour,
@@ -307,6 +308,11 @@ def test_a_table_that_is_none_is_named(tmp_path: Path, text: str, said: str) -> 
         open_path(table(tmp_path, text), "vision", "values_csv")
     assert said in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_name_that_no_file_can_have_fails_its_input(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"a\\x00b.png: is not a path: embedded null"):
+        read_image(tmp_path / "a\0b.png")
 
 
 def test_a_table_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
