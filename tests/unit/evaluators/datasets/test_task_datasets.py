@@ -311,7 +311,7 @@ def test_a_table_that_is_none_is_named(tmp_path: Path, text: str, said: str) -> 
 
 
 def test_a_name_that_no_file_can_have_fails_its_input(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"a\\x00b.png: is not a path: embedded null"):
+    with pytest.raises(InputError, match=r"a\\x00b.png: is not a path: "):
         read_image(tmp_path / "a\0b.png")
 
 
