@@ -59,7 +59,7 @@ def upgraded(head: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kind(load: Mapping[str, Any]) -> str:
-    return next(kind for kind, name in _KINDS.items() if name == load["options"]["kind"])
+    return {name: kind for kind, name in _KINDS.items()}[load["options"]["kind"]]
 
 
 def _load(load: Mapping[str, Any]) -> dict[str, Any]:

@@ -197,6 +197,13 @@ def test_an_old_text_without_one_of_its_parts_is_refused(missing: str) -> None:
         evaluation_from_json(json.dumps(content | {missing: []}))
 
 
+def test_an_old_text_of_an_unknown_load_is_refused() -> None:
+    content = json.loads(text_of("workload"))
+    content["evaluation"]["load"]["options"]["kind"] = "another"
+    with pytest.raises(StoreError, match="is damaged"):
+        evaluation_from_json(json.dumps(content))
+
+
 def test_texts_from_before_traces_weights_and_scenarios_are_read() -> None:
     untraced = json.loads(text_of("interrupted"))
     del untraced["span"], untraced["load_query"]
