@@ -32,7 +32,6 @@ from inferometer.manifests.errors import (
 )
 
 _PROGRESS_EVERY_S = 0.25
-_MOST_EXIT_S = 5.0
 _Found = TypeVar("_Found")
 
 
@@ -91,10 +90,10 @@ class LinkedProcess:
             self.connection.send(stop_at)
 
     def early_end(self) -> tuple[int, str]:
-        """Waits for a process whose link is closed to end; returns its exit code and the message for it."""
-        self.child.join(_MOST_EXIT_S)
+        """Ends a process whose link is closed; returns its exit code and the message for it."""
+        line = self.child.early_end()
         self.end()
-        return self.child.process.exitcode or 0, self.child.early_end()
+        return self.child.process.exitcode or 0, line
 
     def end(self) -> None:
         """Kills the process and its child processes if they still run; calling it again does nothing."""
@@ -302,10 +301,8 @@ class _Supervision(Generic[_Found]):
                 except (EOFError, OSError):  # also in the middle of a message
                     kind, value = None, None
                 yield process, kind, value
-            elif (
-                process.child.has_ended and not process.connection.poll()
-            ):  # what it started holds the link open
-                yield process, None, None
+            elif process.child.has_ended and not process.connection.poll():
+                yield process, None, None  # what it started holds the link open
 
     def _ended(self, process: LinkedProcess, kind: Sent | None, error: InferometerError | None) -> None:
         """Handles the final message of a process."""

@@ -93,7 +93,6 @@ class ChildProcess:
             raise self._lost() from error
 
     def _lost(self) -> DatasetError:
-        self.join(_MOST_END_S)
         return DatasetError(self.early_end())
 
     @property
@@ -108,8 +107,16 @@ class ChildProcess:
             wait([self.process.sentinel], min(left_s, _POLL_S))  # what it started holds the sentinel open
 
     def early_end(self) -> str:
-        """Returns the message for a process that has ended before it was complete."""
-        code = self.process.exitcode or 0
+        """Waits for a process whose connection is closed, and returns the message for its early end.
+
+        It kills the process if that does not end in time.
+        """
+        self.join(_MOST_END_S)
+        code = self.process.exitcode
+        if code is None:
+            self.process.kill()
+            self.process.join()
+            return f"{self.name} closed its connection before it was complete, and was killed"
         if code >= 0:
             return f"{self.name} ended with code {code} before it was complete"
         cause = "; the kernel does that when memory runs out" if -code == signal.SIGKILL else ""
@@ -122,12 +129,12 @@ def start_child(name: str, run: Callable[..., None], *given: Any, daemon: bool =
     A daemon cannot start processes itself. Other processes have to be ended before this one can end.
 
     Raises:
-        ConfigurationError: This process is not allowed to have children.
+        ConfigurationError: This process is a daemon.
     """
     if multiprocessing.current_process().daemon:
-        raise ConfigurationError("a daemonic process may not start worker processes; use threads")
+        raise ConfigurationError(f"a daemonic process cannot start {name}; create this one with daemon=False")
     ours, theirs = CONTEXT.Pipe()
-    process = CONTEXT.Process(target=_run, args=(run, *given, theirs), name="load", daemon=daemon)
+    process = CONTEXT.Process(target=_run, args=(run, *given, theirs), name=name, daemon=daemon)
     try:
         start_process(process)
     except BaseException:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ from inferometer.evaluators.kinds.operators.measurement import (
     Stop,
 )
 from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
+from inferometer.evaluators.kinds.operators.processes import FrameworkFacts
 from inferometer.manifests.errors import (
     ConfigurationError,
+    DeviceError,
     EvaluationInterrupted,
     FrameworkUnavailableError,
     UnknownFrameworkError,
@@ -246,6 +249,19 @@ def test_what_runs_nowhere_is_an_error() -> None:
     plain = FrameworkEntry("Plain", "a:b", ("numpy",), "pip install numpy")
     with pytest.raises(ConfigurationError, match="Plain cannot run single operators"):
         benchmarked(RIGHT, frameworks=["Plain"], registry=Registry([plain]))
+
+
+@pytest.mark.parametrize("lacks_device", [True, False])
+@pytest.mark.parametrize("arrival", [("Numbers", "Letters"), ("Letters", "Numbers")])
+def test_the_error_does_not_depend_on_which_framework_answers_first(
+    monkeypatch: pytest.MonkeyPatch, arrival: tuple[str, str], lacks_device: bool
+) -> None:
+    unfit = {name: FrameworkFacts(name, unfit=f"{name} cannot") for name in arrival}
+    unfit["Letters"] = replace(unfit["Letters"], deviceless=lacks_device)
+    monkeypatch.setattr("inferometer.evaluators.kinds.operators.job.facts_of", lambda *_: unfit)
+    error, named = (DeviceError, "Letters") if lacks_device else (ConfigurationError, "Numbers")
+    with pytest.raises(error, match=f"^{named} cannot$"):
+        benchmarked(RIGHT, frameworks=["Numbers", "Letters"])
 
 
 def test_convolutions_of_each_rank_have_their_rows() -> None:

@@ -115,7 +115,8 @@ def benchmark_operators(
 
     Raises:
         UnknownFrameworkError, FrameworkUnavailableError: A framework is unknown or not installed.
-        ConfigurationError: A framework does not run single operators, or none runs on the requested device.
+        ConfigurationError: A framework does not run single operators, or none runs as requested.
+        DeviceError: No framework runs as requested, and one of them lacks the device.
         EvaluationInterrupted: It was stopped before the first row.
         OutputError: The journal cannot be written.
     """
@@ -183,11 +184,12 @@ class _Run:
         """Asks the frameworks for their forms and plans the cells."""
         names = list(dict.fromkeys(name for name, _ in self.request.cases()))
         watched = JobCallbacks(stop_requested=self.stop_requested)
-        self.facts = facts_of(list(self.openings.values()), names, watched, self.answer_s)
-        if all(each.unfit and not each.lost for each in self.facts.values()):
-            first = next(iter(self.facts.values()))
-            raise (DeviceError if first.deviceless else ConfigurationError)(first.unfit)
-        self.plans = {name: cells_of(self.request, self.facts[name]) for name in self.openings}
+        found = facts_of(list(self.openings.values()), names, watched, self.answer_s)
+        self.facts = {name: found[name] for name in self.openings}  # not in the order of their arrival
+        if all(each.unfit and not each.lost for each in found.values()):
+            told = min(self.facts.values(), key=lambda each: not each.deviceless)
+            raise (DeviceError if told.deviceless else ConfigurationError)(told.unfit)
+        self.plans = {name: cells_of(self.request, facts) for name, facts in self.facts.items()}
         self.rows = {name: {} for name in self.openings}
         self.elapsed_ns = dict.fromkeys(self.openings, 0)
 
