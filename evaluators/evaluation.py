@@ -99,7 +99,8 @@ class Progress:
     def __str__(self) -> str:
         if not self.counted:
             return self.now
-        return f"{self.done:,} of {self.total:,} {self.counted}" + (f", {self.now}" if self.now else "")
+        of = f" of {self.total:,}" if self.total else ""
+        return f"{self.done:,}{of} {self.counted}" + (f", {self.now}" if self.now else "")
 
 
 class SystemUnderTest(Protocol):

@@ -114,39 +114,38 @@ def _read_squad(path: Path) -> Iterator[_TextRow]:
         content = parse_json(_content(path))
     except ValueError as error:
         raise DatasetError(f"{path}: {error}") from error
-    number = 0
-    for article in _list(path, number, content, "data"):
-        for paragraph in _list(path, number, article, "paragraphs"):
-            for question in _list(path, number, paragraph, "qas"):
-                number += 1
-                place, id_ = f"{path}: question {number}", _value(path, number, question, "id")
+    number = 1
+    for article in _list(f"{path}: before question 1", content, "data"):
+        for paragraph in _list(f"{path}: before question {number}", article, "paragraphs"):
+            for question in _list(f"{path}: before question {number}", paragraph, "qas"):
+                place = f"{path}: question {number}"
+                id_ = _value(place, question, "id")
                 impossible = question.get("is_impossible", False)
                 if not isinstance(impossible, bool):
                     found = shown(impossible)
                     raise DatasetError(f"{place}: is_impossible is {found}; allowed: true or false")
-                answers = [] if impossible else _list(path, number, question, "answers")
+                answers = [] if impossible else _list(place, question, "answers")
                 columns = {
                     "id": id_,
-                    "question": _value(path, number, question, "question"),
-                    "context": _value(path, number, paragraph, "context"),
-                    "answers": [_value(path, number, answer, "text") for answer in answers],
+                    "question": _value(place, question, "question"),
+                    "context": _value(place, paragraph, "context"),
+                    "answers": [_value(place, answer, "text") for answer in answers],
                 }
                 yield _TextRow(place, number, columns)
+                number += 1
 
 
-def _value(path: Path, number: int, part: Any, name: str) -> Any:
-    """Returns a value from a part of SQuAD's JSON; ``number`` is the number of the question, for errors."""
+def _value(place: str, part: Any, name: str) -> Any:
+    """Returns a value from a part of SQuAD's JSON."""
     if not isinstance(part, dict) or name not in part:
-        raise DatasetError(f"{path}: is not in SQuAD's format: question {number} has no {name}")
+        raise DatasetError(f"{place}: is not in SQuAD's format: {name} is missing")
     return part[name]
 
 
-def _list(path: Path, number: int, part: Any, name: str) -> list[Any]:
-    found = _value(path, number, part, name)
+def _list(place: str, part: Any, name: str) -> list[Any]:
+    found = _value(place, part, name)
     if not isinstance(found, list):
-        raise DatasetError(
-            f"{path}: is not in SQuAD's format: {name} is {shown(found)}, not a list, at question {number}"
-        )
+        raise DatasetError(f"{place}: is not in SQuAD's format: {name} is {shown(found)}, not a list")
     return found
 
 
@@ -240,7 +239,8 @@ def _text(row: _TextRow) -> Text:
     if len(named) != 1:
         found = ", ".join(printable(str(name)) for name in list(columns)[:_SHOWN]) or "none"
         raise DatasetError(
-            f'{row.place}: needs a column "text" or "sentence", or "question" and "context"; it has: {found}'
+            f'{row.place}: needs exactly one of the columns "text" and "sentence", or both of "question" and '
+            f'"context", or of "sentence1" and "sentence2"; it has: {found}'
         )
     return Text(_of(row, named[0]), _of(row, "pair") if columns.get("pair") is not None else None)
 

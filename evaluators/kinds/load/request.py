@@ -305,7 +305,7 @@ class MaxQpsRequest(LoadRequest):
         tolerance: Target half-width of the answer's interval from this search alone, as a fraction of the
             rate.
         time_budget_s: The time limit of the search.
-        max_rate_qps: The highest rate that this machine can send; None if it is unknown.
+        max_rate_qps: The highest rate to try: half of what this machine can send; None sets no limit.
 
     Raises:
         ConfigurationError: Two options exclude each other, a number is out of its range, or the arrival
@@ -319,7 +319,7 @@ class MaxQpsRequest(LoadRequest):
         options.LATENCY_BOUND_MS,
         "Bound for the latency percentile.",
         "MS",
-        within=POSITIVE,
+        within=Range(0.001, 3_600_000),
         flags=("--latency_bound",),
     )
     tolerance: float = declared(
@@ -328,7 +328,9 @@ class MaxQpsRequest(LoadRequest):
         "SHARE",
         within=Range(0.0001, 1),
     )
-    time_budget_s: float = declared(options.TIME_BUDGET_S, "Time limit of the search.", "S", within=COUNT)
+    time_budget_s: float = declared(
+        options.TIME_BUDGET_S, "Time limit of the search.", "S", within=Range(1, 7 * 86_400)
+    )
     max_rate_qps: float | None = None
 
     def __post_init__(self) -> None:
@@ -336,17 +338,10 @@ class MaxQpsRequest(LoadRequest):
 
         LoadRequest.__post_init__(self)
         process = self.process
-        ranges = (
-            ("latency_bound", self.latency_bound_ms, 0.001, 3_600_000, "ms"),
-            ("initial_qps", self.rate_qps, 1e-6, 1e9, "queries/s"),
-            ("percentile", self.percentile, 1, 99.999, "%"),
-            ("min_duration", self.least_duration_s, 0.01, 86_400, "s"),
-            ("time_budget", self.time_budget_s, 0.01, 7 * 86_400, "s"),
-            ("min_queries", self.least_queries, 1, 100_000_000, "queries"),
-        )
-        for name, value, least, most, unit in ranges:
-            if not least <= value <= most:
-                raise ConfigurationError(f"{name} is {value:g}; allowed: {least:g}…{most:g} {unit}")
+        check_number("initial_qps", self.rate_qps, Range(1e-6, 1e9))
+        check_number("percentile", self.percentile, Range(1, 99.999))
+        check_number("min_duration_s", self.least_duration_s, Range(0.01, 86_400))
+        check_number("min_queries", self.least_queries, Range(1, 100_000_000))
         if self.max_rate_qps is not None and not self.max_rate_qps > 0:
             raise ConfigurationError(f"max_rate is {self.max_rate_qps:g} queries/s; it must be above 0")
         if isinstance(process, RampArrivals):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,7 +92,7 @@ def test_lists_in_a_csv_are_written_as_in_json(tmp_path: Path) -> None:
     assert truth.values.tolist() == [1, 2]
 
 
-SQUAD = {
+SQUAD: dict[str, Any] = {
     "version": "v2.0",
     "data": [
         {
@@ -124,8 +125,23 @@ def test_squads_own_file_is_a_dataset(tmp_path: Path, indent: int | None) -> Non
 def test_another_json_is_no_dataset_of_texts(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"is none that can be read; accepted: .*texts in a \.jsonl"):
         opened(tmp_path, "a.json", '{"people": []}')
-    with pytest.raises(DatasetError, match="is not in SQuAD's format: question 1 has no answers"):
-        opened(tmp_path, "b.json", '{"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "1"}]}]}]}')
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (
+            [*SQUAD["data"], {"title": "x"}],
+            "before question 3: is not in SQuAD's format: paragraphs is missing",
+        ),
+        ([{"paragraphs": 3}], "before question 1: is not in SQuAD's format: paragraphs is 3, not a list"),
+        ([*SQUAD["data"], {"paragraphs": [{}]}], "before question 3: .*: qas is missing"),
+        ([{"paragraphs": [{"context": "x", "qas": [{"id": "1"}]}]}], "question 1: .*: answers is missing"),
+    ],
+)
+def test_a_damaged_part_of_squads_json_is_named(tmp_path: Path, data: Any, message: str) -> None:
+    with pytest.raises(DatasetError, match=rf"b\.json: {message}"):
+        opened(tmp_path, "b.json", json.dumps({"data": data}))
 
 
 def test_files_of_texts_may_hold_what_is_no_image(tmp_path: Path) -> None:
@@ -145,8 +161,8 @@ GOOD = '{"text": "a"}\n'
         (GOOD + '["a"]', "line 2: is not a JSON object"),
         (GOOD + "[" * 100_000, "line 2: is JSON that"),
         (GOOD.encode() + b'{"text": "\xff"}', "line 2: is not UTF-8 at byte 10"),
-        (GOOD + '{"label": "a"}', 'line 2: needs a column "text" .* it has: label'),
-        ('{"text": "a", "sentence": "b"}', 'line 1: needs a column "text"'),
+        (GOOD + '{"label": "a"}', 'line 2: needs exactly one of .*"text" and "sentence", .* it has: label'),
+        ('{"text": "a", "sentence": "b"}', "line 1: needs exactly one of .* it has: text, sentence"),
         (GOOD + '{"text": 3}', "line 2: text is not text"),
         (GOOD + '{"text": null}', "line 2: text is not text"),
         ('{"text": "\\ud800"}', "line 1: text holds half of a surrogate pair"),
@@ -176,7 +192,7 @@ def test_a_bad_line_of_json_is_named(tmp_path: Path, content: str | bytes, messa
         ("text\na,b\n", "line 2: has 2 values; the header has 1 columns"),
         ('text\n"a\nb', "line 2: is not CSV"),
         (b"text\na\n\xff\n", "line 3: is not UTF-8"),
-        ("words\na\n", 'line 2: needs a column "text"'),
+        ("words\na\n", "line 2: needs exactly one of .* it has: words"),
         ("text,label\na,\n", "line 2: label is empty"),
         ("text\n", "holds no texts"),
         ("", "holds no texts"),

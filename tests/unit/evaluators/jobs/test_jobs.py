@@ -272,6 +272,11 @@ def test_a_stopped_workload_is_an_interrupted_evaluation_of_the_queries_until_th
     assert 0 < len(evaluation.measurement.run.queries) < 1000
 
 
+def test_progress_without_a_known_total_says_only_what_is_done() -> None:
+    assert str(Progress(5000, 0)) == "5,000 inputs"
+    assert str(Progress(5, 10, "rows", "add")) == "5 of 10 rows, add"
+
+
 def test_a_search_that_makes_no_sense_is_refused_before_a_model_is_opened() -> None:
     with pytest.raises(ConfigurationError, match="time_budget is 1"):
         LoadJob(MaxQpsRequest(system=SystemRequest(), synthetic=True, force=True, time_budget_s=1.0))
