@@ -31,7 +31,16 @@ from inferometer.client.api.invocation import Invocation
 from inferometer.client.api.progress import RunningFile, display_of
 from inferometer.client.remote.address import is_kserve
 from inferometer.evaluators.evaluation import Evaluation, M, Status, SystemUnderTest, TensorSystem
-from inferometer.evaluators.jobs.job import Found, Job, JobCallbacks, JobPart, JobStart, Notify, SystemRequest
+from inferometer.evaluators.jobs.job import (
+    Found,
+    Job,
+    JobCallbacks,
+    JobPart,
+    JobStart,
+    Notify,
+    Progress,
+    SystemRequest,
+)
 from inferometer.evaluators.kinds.registry import kind_of
 from inferometer.evaluators.store.json_text import write_spool
 from inferometer.manifests.catalog import Catalog
@@ -317,7 +326,7 @@ class Runner:
                 if self._predictions and what.system.manifest.output.type == "raw":
                     self.say("--publish_predictions stores nothing: the model's output has no classes")
 
-            def progress(how_far: Any) -> None:
+            def progress(how_far: Progress) -> None:
                 display(how_far)
                 self._running(how_far)
 

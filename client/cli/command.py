@@ -273,7 +273,7 @@ def grouped(command: click.Command, ctx: click.Context) -> Mapping[str, Sequence
     groups: dict[str, list[click.Parameter]] = {}
     for parameter in command.get_params(ctx):
         if isinstance(parameter, click.Option) and parameter.get_help_record(ctx):
-            everywhere = is_global(parameter) or parameter.is_eager
+            everywhere = is_global(parameter) or "--help" in parameter.opts
             heading = _GLOBAL if everywhere else getattr(parameter, "heading", "") or _OPTIONS
             groups.setdefault(heading, []).append(parameter)
     place = {heading: place for place, heading in enumerate(_HEADINGS)}

@@ -32,7 +32,7 @@ from inferometer.evaluators.jobs.options import Option, options_of, plain
 from inferometer.evaluators.jobs.request import DatasetOptions, SystemOptions, TraceOptions
 
 publication_options = options(
-    boolean("--publish", default=True, help="Publish the evaluation to the database."),
+    boolean("--publish", default=True, help="Publish evaluations to the database."),
     boolean(
         "--require_stable",
         help="Exit with 9 if the conditions of an evaluation were not stable; it is published all the same.",

@@ -23,6 +23,7 @@ from inferometer.client.cli.command import (
     InputPath,
     allocator_option,
     boolean,
+    current_invocation,
     database_options,
     option,
     options,
@@ -199,6 +200,11 @@ result_options = options(
             help="Repeat N times, each in fresh processes, as one group; its last line is the interval over "
             "the processes.",
         ),
+        option(
+            "--trace_level",
+            metavar="LEVEL",
+            help="Trace level, as for agent predict dataset.  [default: APPLICATION_TRACE]",
+        ),
         heading=MEASUREMENT,
     ),
     database_options,
@@ -207,11 +213,6 @@ result_options = options(
         type=click.Choice(["text", "dlbs"], case_sensitive=False),
         default="text",
         help="dlbs also prints the results as __key__=JSON, which DLBS's log parser reads.",
-    ),
-    option(
-        "--trace_level",
-        metavar="LEVEL",
-        help="Trace level, as for agent predict dataset.  [default: APPLICATION_TRACE]",
     ),
     tracer_options,
     publication_options,
@@ -341,7 +342,6 @@ def dlbs(forward_only: bool | None, phase: str | None, data_loader_only: bool, *
 
 def _finish(given: dict[str, Any], phase: str, run: _Run) -> NoReturn:
     """Runs a benchmark and exits with its exit code; DLBS's format also has lines for a failure."""
-    from inferometer.client.cli.command import current_invocation
     from inferometer.client.evaluating.benchmarks import experiment_of, failure_lines, result_lines
 
     dlbs = given["output"].lower() == "dlbs"

@@ -37,16 +37,13 @@ from inferometer.evaluators.kinds.registry import every_kind, find_kind, plugged
 from inferometer.manifests.errors import ConfigurationError
 
 _TRACING = ("tracer_address", "trace_url")
-_WITH_THE_TRACER = ("trace_sample", "repeat")
-"""The options that the help shows after the collector's options."""
 
 
 def load_options_of(request: type[LoadRequest]) -> Callable[[Any], Any]:
     """Adds the options for a load test, the model and the inputs."""
     return options(
         system_options,
-        request_options(request, but=(*_TRACING, *_WITH_THE_TRACER)),
-        request_options(request, only=_WITH_THE_TRACER),
+        request_options(request, but=_TRACING),
         boolean("--allow_invalid", help="Exit with 0 even if the result is INVALID."),
         tracer_options,
         dataset_options,
@@ -108,6 +105,7 @@ def _put(kind: type[WorkloadRequest] | type[MaxQpsRequest], given: dict[str, Any
 
 _FIRST = ("batch_size", "partition_list_size")
 _PARTS = ("num_file_parts", "warmup_num_file_parts")
+_LISTED = ("urls_file_path", "duplicate_input")
 evaluation_options = options(
     system_options,
     request_options(BatchSystemOptions, only=("agent_timeout_s",), heading=MODEL),
@@ -158,7 +156,8 @@ def dataset(**given: Any) -> None:
 
 @predict.command(cls=Command)
 @evaluation_options
-@request_options(UrlsOptions)
+@request_options(UrlsOptions, only=_LISTED, heading=DATA)
+@request_options(UrlsOptions, but=_LISTED)
 def urls(**given: Any) -> None:
     """Evaluate a model over the images that a file lists: predictions, latency, throughput.
 

@@ -133,7 +133,7 @@ Notify = Callable[[str], None]
 
 
 class JobResources(Protocol):
-    """Opens the systems and datasets of requests; implemented by ``client.api.systems.Systems``."""
+    """Opens the systems and datasets of requests; implemented by ``client.api.runner.Systems``."""
 
     @property
     def catalog(self) -> Catalog:

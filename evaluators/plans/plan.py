@@ -313,17 +313,20 @@ def plan_of(content: Mapping[str, Any], where: str) -> Plan:
     try:
         return Plan.model_validate(content)
     except ValidationError as error:
-        raise ConfigurationError(f"{where}: {_first(error)}") from error
+        raise ConfigurationError(f"{where}: {first_error(error)}") from error
 
 
-def _first(error: ValidationError) -> str:
-    """Returns the field of the first error, without pydantic's union members, and the text of the error."""
+def first_error(error: ValidationError, whole: str = "plan") -> str:
+    """Returns the field of the first error, without pydantic's union members, and the text of the error.
+
+    If the error is not in a field, ``whole`` stands for it.
+    """
     first = error.errors()[0]
     place = [str(each) for each in first["loc"]]
     told = one_line(first["msg"])
     if place and _is_value(place[-1]):
         told = "takes a text, a number, true, false, null, or a list of them"
-    return f"{'.'.join(each for each in place if not _is_kind(each)) or 'plan'}: {told}"
+    return f"{'.'.join(each for each in place if not _is_kind(each)) or whole}: {told}"
 
 
 def _is_value(place: str) -> bool:

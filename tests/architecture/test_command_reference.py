@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import pytest
 from click.testing import CliRunner
 
 from inferometer.client.cli.command import grouped, is_global
@@ -81,6 +82,25 @@ def test_the_help_and_the_page_have_the_same_groups() -> None:
     own, everywhere = headings[:-1], headings[-1]
     assert set(own) <= set(re.findall(r"^\*\*(.*)\*\*$", page(), re.MULTILINE))
     assert f"## {everywhere}" in page()
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "heading"),
+    [
+        ((), ["--version"], "Options"),
+        (("bench",), ["--help"], "Global options"),
+        (("predict", "urls"), ["--urls_file_path", "--duplicate_input"], "Data"),
+        (("predict", "dataset"), ["--trace_level"], "Measurement"),
+        (("bench", "training"), ["--trace_level"], "Measurement"),
+    ],
+)
+def test_an_option_is_under_the_heading_of_its_subject(
+    path: tuple[str, ...], options: list[str], heading: str
+) -> None:
+    command = dict(_commands("agent", cli))[" ".join(["agent", *path])]
+    found = grouped(command, click.Context(command, help_option_names=["--help"]))[heading]
+
+    assert set(options) <= {name for option in found for name in option.opts}
 
 
 def test_an_option_that_commands_share_stands_once() -> None:

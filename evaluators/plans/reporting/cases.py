@@ -21,7 +21,6 @@ from inferometer.evaluators.reports.base import EVALUATION_COLUMNS, Column, Repo
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 
 if TYPE_CHECKING:
-    from inferometer.evaluators.evaluation import Evaluation
     from inferometer.evaluators.store.evaluation_store import EvaluationStore
 
 _MAIN = (
@@ -321,7 +320,7 @@ class _MeasuredCell:
 
 
 class PlanReader:
-    """Reads the measurements of a plan's runs. It caches those of a cell until one of its runs ends.
+    """Reads the measurements of a plan's runs, those of each run only once.
 
     Args:
         store: The database of the plan.
@@ -332,6 +331,7 @@ class PlanReader:
         self._store = store
         self._clock = clock
         self._known: dict[str, _MeasuredCell] = {}
+        self._observed: dict[str, tuple[Result, tuple[Case, ...]]] = {}
 
     def read(
         self, runs: Sequence[Run], history: Mapping[str, RunHistory], most_s: float = math.inf
@@ -380,12 +380,15 @@ class PlanReader:
         lacking: list[str] = []
         unreadable: list[str] = []
         for result in complete:
-            found: list[Evaluation[Any]] = []
-            for name in result.evaluations:
-                wanted = EvaluationFilter(evaluation_id=name, include_interrupted=True)
-                found += self._store.find(wanted, lambda error: unreadable.append(f"Left out {error}"))
-            if len(found) < len(result.evaluations):
-                lacking.append(result.key)
-            else:
-                observations += _observations_of(cell, result, found)
+            known = self._observed.get(result.key)
+            if known is None or known[0] != result:
+                found: list[Evaluation[Any]] = []
+                for name in result.evaluations:
+                    wanted = EvaluationFilter(evaluation_id=name, include_interrupted=True)
+                    found += self._store.find(wanted, lambda error: unreadable.append(f"Left out {error}"))
+                if len(found) < len(result.evaluations):
+                    lacking.append(result.key)
+                    continue
+                known = self._observed[result.key] = result, tuple(_observations_of(cell, result, found))
+            observations += known[1]
         return _MeasuredCell(complete, total, _cases_of(observations), tuple(lacking), tuple(unreadable))

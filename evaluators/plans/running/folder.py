@@ -20,11 +20,11 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Strict, TypeAdapter
+from pydantic import Strict, TypeAdapter, ValidationError
 
 from inferometer.agent.files import LineJournal, is_locked, replacing
 from inferometer.evaluators.plans.cells import Cell, Run
-from inferometer.evaluators.plans.plan import Plan
+from inferometer.evaluators.plans.plan import Plan, first_error
 from inferometer.manifests.errors import ConfigurationError, OutputError, one_line
 
 PLANS = "plans"
@@ -355,7 +355,8 @@ class RunFolder:
         try:
             return _SPEC_OF.validate_python(json.loads((self.path / _SPEC).read_text(encoding="utf-8")))
         except (OSError, ValueError, RecursionError) as error:
-            raise ConfigurationError(f"{self.path}: is not the folder of a run: {one_line(error)}") from error
+            told = first_error(error, _SPEC) if isinstance(error, ValidationError) else one_line(error)
+            raise ConfigurationError(f"{self.path}: is not the folder of a run: {told}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,3 +93,7 @@ def test_files_of_a_plan_nested_without_end_are_as_if_damaged(tmp_path: Path) ->
     end_orphan(run)
     with pytest.raises(ConfigurationError, match="is not the folder of a run"):
         run.read()
+    for content, told in (("{}", "key: Field required"), ("[]", "run.json: Input should be a .*")):
+        (run.path / "run.json").write_text(content)
+        with pytest.raises(ConfigurationError, match=rf"run: is not the folder of a run: {told}$"):
+            run.read()
