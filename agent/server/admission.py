@@ -76,20 +76,20 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def check_free(host: str, port: int) -> None:
-    """Tries to bind the address; raises ConfigurationError with the reason, which gRPC does not report."""
-    if not 0 <= port <= 65535:
-        raise ConfigurationError(f"port {port}: a port is 0…65535")
-    bound(host, port).close()
+def bound(host: str, port: int, purpose: str = "", advice: str = "", *, backlog: int = 0) -> socket.socket:
+    """Returns a socket that is bound to the address, and listens if there is a ``backlog``.
 
-
-def bound(host: str, port: int, purpose: str = "", advice: str = "") -> socket.socket:
-    """Returns a socket that is bound to the address; raises ConfigurationError with the reason."""
+    Raises ConfigurationError with the reason.
+    """
+    if not 0 <= port <= 65535:  # getaddrinfo would take the lowest 16 bits
+        raise ConfigurationError(f"port {port}{purpose}: a port is 0…65535")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
+            if backlog:
+                probe.listen(backlog)
             return probe.dup()
     except (OSError, UnicodeError) as error:  # the second of a name that is none, as one too long
         reason = getattr(error, "strerror", None) or str(error)

@@ -404,7 +404,8 @@ class MetricsServer:
 
     def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:
         advice = "; choose another --metrics_port, or --metrics_host"
-        self._server = _Server(bound(host, port, " for metrics", advice), _Handler.factory(registry))
+        listener = bound(host, port, " for metrics", advice, backlog=_Server.request_queue_size)
+        self._server = _Server(listener, _Handler.factory(registry))
         self._host = f"[{host}]" if ":" in host else host
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_POLL_S,), name="metrics", daemon=True
@@ -433,7 +434,7 @@ class MetricsServer:
 
 
 class _Server(ThreadingHTTPServer):
-    """A server on a bound socket; binding it itself, it would look up its name in the DNS."""
+    """A server on a socket that listens; binding it itself, it would look up its name in the DNS."""
 
     daemon_threads = True
     block_on_close = False
@@ -442,7 +443,6 @@ class _Server(ThreadingHTTPServer):
         super().__init__(listener.getsockname(), handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
-        self.server_activate()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignores the error: a scraper that disconnects early is not a fault of the agent."""

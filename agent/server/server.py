@@ -29,8 +29,8 @@ from inferometer.agent.server.admission import (
     Limits,
     SecretCheck,
     StreamLimit,
+    bound,
     check_exposure,
-    check_free,
     join_address,
     server_options,
 )
@@ -151,6 +151,7 @@ class AgentServer:
         self._tracing = tracing or ServerTracing()
         self._sessions = Sessions(options.max_sessions, options.session_idle_s)
         self._stopping = threading.Event()
+        self._ending = threading.RLock()
         self._expiry = threading.Thread(target=self._close_idle_sessions, name="close-idle", daemon=True)
         self._observation = self._observe()
         self._side = futures.ThreadPoolExecutor(_SIDE_THREADS, thread_name_prefix="grpc-side")
@@ -301,9 +302,12 @@ class AgentServer:
 
         This takes at most ``grace_s`` seconds; None uses the options' value. Returns whether everything was
         finished. If not, the rest was cancelled, except predictions that are running in a framework: they
-        cannot be cancelled, and their threads end with them.
+        cannot be cancelled, and their threads end with them. Thread-safe: a second call waits for the first.
         """
-        grace_s = self._options.grace_s if grace_s is None else grace_s
+        with self._ending:
+            return self._stop(self._options.grace_s if grace_s is None else grace_s)
+
+    def _stop(self, grace_s: float) -> bool:
         end_s = time.monotonic() + grace_s
         calls = self._dispatcher.calls
         self._stopping.set()
@@ -363,7 +367,7 @@ class AgentServer:
             self._shared_memory.close()
 
     def _bind(self) -> int:
-        check_free(self._options.host, self._options.port)
+        bound(self._options.host, self._options.port).close()  # for the reason, which gRPC does not report
         address = join_address(self._options.host, self._options.port)
         try:
             if self._credentials is None:

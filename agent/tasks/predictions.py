@@ -47,7 +47,9 @@ class Predictions:
         return len(getattr(self, fields(self)[0].name))  # type: ignore[arg-type]
 
     def row(self, place: int) -> Self:
-        """Returns the predictions for a single input."""
+        """Returns the predictions for a single input; raises IndexError if there is no such input."""
+        if not 0 <= place < len(self):
+            raise IndexError(f"input {place} of {len(self)} {self.kind}")
         return type(self)(
             **{name: column[self._entries(name, place)] for name, column in self.columns().items()}
         )

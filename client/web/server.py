@@ -33,7 +33,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inferometer.agent.protocol.status import bearer
-from inferometer.agent.server.admission import HostNames, check_exposure, check_free, join_address
+from inferometer.agent.server.admission import HostNames, bound, check_exposure, join_address
 from inferometer.agent.server.rest.http_connection import CheckingServer, HttpConnection
 from inferometer.agent.server.tls import ServerTls, date_fault
 from inferometer.client.api.progress import running_now
@@ -403,7 +403,7 @@ def serve_page(options: PageOptions, open_store: OpenStore, on_ready: Callable[[
         options.tls.read()
         if fault := date_fault(options.tls.certificate, options.tls.key):
             _log.warning("tls_cert %s %s; browsers will not trust it", options.tls.certificate, fault)
-    check_free(options.host, options.port)
+    bound(options.host, options.port).close()
     with suppress(OSError):
         os.nice(_NICENESS)
     asyncio.run(run_page(options, open_store, on_ready, _on_signals))

@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from inferometer.agent.frameworks.onnxruntime.operators.runner import Graph, model_of, node
 from inferometer.agent.inference.registry import BUILTIN
 from inferometer.agent.operators.operator import (
     NotSupportedHereError,
@@ -105,3 +106,9 @@ def test_updates_agree_after_several_runs(name):
         weights.append(call.outputs()[0])
     assert np.allclose(*weights, rtol=1e-5, atol=1e-6)
     assert not np.allclose(weights[0], inputs["weight"])
+
+
+@pytest.mark.parametrize("value", [1.5, [1.5], True, "1"])
+def test_a_constant_of_onnx_is_not_cut_to_an_integer(value):
+    with pytest.raises(TypeError, match=r"constant numbers is .*; give an array"):
+        model_of(Graph([node("Add", "data", "numbers")], constants={"numbers": value}), {"data": np.ones(2)})

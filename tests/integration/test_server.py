@@ -425,6 +425,8 @@ def test_second_agent_on_one_port_is_refused(agent, manifest_folder):
     ("options", "message"),
     [
         ({"port": 70_000}, "port 70000: a port is 0…65535"),
+        ({"metrics_port": 70_000}, "port 70000 for metrics: a port is 0…65535"),
+        ({"http_port": -1}, "port -1 for HTTP: a port is 0…65535"),
         ({"host": "no-such-host.invalid"}, "cannot listen on host no-such-host.invalid: Name or service"),
         (
             {"host": "192.0.2.1", "insecure": True},

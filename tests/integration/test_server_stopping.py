@@ -159,3 +159,12 @@ def test_an_http_server_that_its_event_loop_has_cancelled_has_ended(manifest_fol
     server.start()
     assert server._http._serving.cancel()
     assert server.stop()
+
+
+def test_two_threads_may_stop_an_agent_at_once(manifest_folder):
+    options = ServerOptions(port=0, http_port=0, grace_s=5.0)
+    for _ in range(8):
+        server = AgentServer(Catalog([manifest_folder]), fake_registry(), options)
+        server.start()
+        with ThreadPoolExecutor(2) as pool:
+            assert [each.result(30) for each in [pool.submit(server.stop) for _ in range(2)]] == [True, True]

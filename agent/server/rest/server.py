@@ -190,7 +190,7 @@ class HttpServer:
         self._server = _Server(config, Limited)
         self._serving: Future[Any] | None = None
         advice = "; choose another --http_port, or 0 for a free one"
-        self._socket = bound(host, port, " for HTTP", advice)
+        self._socket = bound(host, port, " for HTTP", advice, backlog=_BACKLOG)
         self._socket.setblocking(False)
         self.port = int(self._socket.getsockname()[1])
         """The port that the server listens on."""

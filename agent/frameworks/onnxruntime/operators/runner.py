@@ -143,17 +143,22 @@ def model_of(graph: Graph, inputs: Mapping[str, NDArray[Any]]) -> bytes:
             if name in used and name not in constants
         ],
         [onnx.helper.make_empty_tensor_value_info(name) for name in graph.outputs],
-        [
-            onnx.numpy_helper.from_array(
-                value if isinstance(value, np.ndarray) else np.array(value, np.int64), name
-            )
-            for name, value in constants.items()
-        ],
+        [onnx.numpy_helper.from_array(_constant(name, value), name) for name, value in constants.items()],
     )
     opsets = [onnx.helper.make_opsetid("", graph.opset), onnx.helper.make_opsetid(CONTRIBUTED, 1)]
     return onnx.helper.make_model(
         made, opset_imports=opsets, ir_version=_IR_VERSION if graph.opset <= OPSET else _NEXT_IR_VERSION
     ).SerializeToString()
+
+
+def _constant(name: str, value: Any) -> NDArray[Any]:
+    """Returns a constant as a tensor; raises TypeError for numbers that are neither an array nor integers."""
+    tensor = np.asarray(value)
+    if tensor is value:
+        return tensor
+    if tensor.size and tensor.dtype.kind not in "iu":
+        raise TypeError(f"constant {name} is {value}; give an array, which has the type")
+    return tensor.astype(np.int64)
 
 
 def _open_fused(model: bytes, parts: Graph, device: Device, threads: int) -> tuple[Any, str]:

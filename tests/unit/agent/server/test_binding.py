@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from inferometer.agent.server.admission import Limits, check_free, server_options
+from inferometer.agent.server.admission import Limits, bound, server_options
 from inferometer.agent.server.metrics import MetricsServer
 from inferometer.agent.tracing import collectors
 from inferometer.client.remote import connection
@@ -45,11 +46,22 @@ def test_grpc_knows_every_option() -> None:
 @pytest.mark.parametrize("host", [TOO_LONG, "no-such-host.invalid", "\udcff", "a..b"])
 def test_host_that_is_none_is_one_clear_error(host: str) -> None:
     with pytest.raises(ConfigurationError, match="cannot listen on") as error:
-        check_free(host, 0)
+        bound(host, 0)
     assert "\n" not in str(error.value)
     with pytest.raises(ConfigurationError, match=r"for metrics: .*--metrics_host") as error:
         MetricsServer(CollectorRegistry(), host, 0)
     assert "\n" not in str(error.value)
+
+
+def test_a_port_on_which_another_program_begins_to_listen_is_one_clear_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def listen(*_: object) -> None:
+        raise OSError(errno.EADDRINUSE, "Address already in use")
+
+    monkeypatch.setattr(socket.socket, "listen", listen)
+    with pytest.raises(ConfigurationError, match=r"for metrics: Address already in use; .*--metrics_port"):
+        MetricsServer(CollectorRegistry(), "127.0.0.1", 0)
 
 
 def test_metrics_do_not_wait_for_a_name_of_the_dns(monkeypatch: pytest.MonkeyPatch) -> None:

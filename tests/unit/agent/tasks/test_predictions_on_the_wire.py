@@ -74,6 +74,9 @@ def test_a_row_is_the_predictions_of_one_input(predictions: Predictions) -> None
     for name, column in predictions.columns().items():
         joined = np.concatenate([row.columns()[name] for row in rows])
         assert joined.tolist() == column.tolist()
+    for place in (-1, 2):
+        with pytest.raises(IndexError, match=f"input {place} of 2 {predictions.kind}"):
+            predictions.row(place)
 
 
 def test_the_library_reads_what_is_written_and_clients_of_earlier_versions_still_read_classes() -> None:
