@@ -325,14 +325,13 @@ class Limits:
 
     def channel_options(self) -> tuple[tuple[str, int], ...]:
         """Returns the limits that gRPC itself enforces."""
-        found = [("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS)]
-        if self.max_connections is not None:
-            found.append(("grpc.max_allowed_incoming_connections", self.max_connections))
-        if self.max_connection_age_s is not None:
-            found.append(("grpc.max_connection_age_ms", int(self.max_connection_age_s * _MS_PER_S)))
-        if self.max_connection_idle_s is not None:
-            found.append(("grpc.max_connection_idle_ms", int(self.max_connection_idle_s * _MS_PER_S)))
-        return tuple(found)
+        found = (
+            ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS, 1),
+            ("grpc.max_allowed_incoming_connections", self.max_connections, 1),
+            ("grpc.max_connection_age_ms", self.max_connection_age_s, _MS_PER_S),
+            ("grpc.max_connection_idle_ms", self.max_connection_idle_s, _MS_PER_S),
+        )
+        return tuple((name, int(value * factor)) for name, value, factor in found if value is not None)
 
 
 class StreamLimit:

@@ -436,7 +436,6 @@ class MetricsServer:
 class _Server(ThreadingHTTPServer):
     """A server on a socket that listens; binding it itself, it would look up its name in the DNS."""
 
-    daemon_threads = True
     block_on_close = False
 
     def __init__(self, listener: socket.socket, handler: type[MetricsHandler]) -> None:

@@ -30,17 +30,8 @@ from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.client.api.invocation import Invocation
 from inferometer.client.api.progress import RunningFile, display_of
 from inferometer.client.remote.address import is_kserve
-from inferometer.evaluators.evaluation import Evaluation, M, Status, SystemUnderTest, TensorSystem
-from inferometer.evaluators.jobs.job import (
-    Found,
-    Job,
-    JobCallbacks,
-    JobPart,
-    JobStart,
-    Notify,
-    Progress,
-    SystemRequest,
-)
+from inferometer.evaluators.evaluation import Evaluation, M, Progress, Status, SystemUnderTest, TensorSystem
+from inferometer.evaluators.jobs.job import Found, Job, JobCallbacks, JobPart, JobStart, Notify, SystemRequest
 from inferometer.evaluators.kinds.registry import kind_of
 from inferometer.evaluators.store.json_text import write_spool
 from inferometer.manifests.catalog import Catalog

@@ -9,6 +9,7 @@ import csv
 import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar, NamedTuple
@@ -157,7 +158,6 @@ def _content(path: Path) -> bytes:
 
 _TEXTS = ("text", "sentence")
 _PAIRS = (("question", "context"), ("sentence1", "sentence2"))
-_LABELS = ("label",)
 _SHOWN = 5
 
 
@@ -263,7 +263,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def _label(row: _TextRow) -> str | None:
-    value = next((row.columns[name] for name in _LABELS if name in row.columns), None)
+    value = row.columns.get("label")
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, str | int):
@@ -369,13 +369,6 @@ def is_values_table(path: Path) -> bool:
     return named[:1] == [_FILE_COLUMN] and len(named) > 1 and _TEXT_COLUMNS.isdisjoint(named)
 
 
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
-
-
 def _read(path: Path) -> Sequence[_Row]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -405,7 +398,11 @@ def _row(path: Path, line: int, cells: Sequence[str], columns: int) -> _Row:
         raise DatasetError(
             f'{path}: line {line}: "{file}" is not a path in the folder of the table, such as images/1.png'
         )
-    for text in cells[1:]:
-        if not _is_number(text):
-            raise DatasetError(f'{path}: line {line}: "{text}" is not a finite number')
-    return _Row(file, tuple(float(text) for text in cells[1:]))
+    return _Row(file, tuple(_number(text, f"{path}: line {line}") for text in cells[1:]))
+
+
+def _number(text: str, place: str) -> float:
+    with suppress(ValueError):
+        if math.isfinite(value := float(text)):
+            return value
+    raise DatasetError(f'{place}: "{text}" is not a finite number')

@@ -72,14 +72,14 @@ class LinkedProcess:
     """The parent's end of the link to a fresh Python process, which starts at once.
 
     The process leads a process group, so its child processes end with it. It ignores SIGINT and SIGTERM:
-    ``ask`` stops it and ``end`` kills it. When the parent process ends, even by SIGKILL, it ends itself.
+    ``ask`` stops it and ``close`` kills it. When the parent process ends, even by SIGKILL, it ends itself.
     """
 
     def __init__(self, task: LinkedTask[Any]) -> None:
         self.task = task
         self.child = start_child(task.name, _live, task, daemon=False)  # it may start a loader's processes
         self.connection = self.child.connection
-        atexit.register(self.end)  # runs before multiprocessing waits for the process
+        atexit.register(self.close)  # runs before multiprocessing waits for the process
 
     def __str__(self) -> str:
         return self.task.name
@@ -92,12 +92,12 @@ class LinkedProcess:
     def early_end(self) -> tuple[int, str]:
         """Ends a process whose link is closed; returns its exit code and the message for it."""
         line = self.child.early_end()
-        self.end()
+        self.close()
         return self.child.process.exitcode or 0, line
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Kills the process and its child processes if they still run; calling it again does nothing."""
-        atexit.unregister(self.end)
+        atexit.unregister(self.close)
         process = self.child.process
         pid = process.pid
         if not self.connection.closed and pid is not None:
@@ -227,18 +227,12 @@ def in_processes(
             lowest priority.
     """
     with ExitStack() as started:
-        processes = [_started(task, started) for task in (*beside, *tasks)]
+        processes = [started.enter_context(closing(LinkedProcess(task))) for task in (*beside, *tasks)]
         working, others = processes[len(beside) :], processes[: len(beside)]
         yield from _Supervision[_Found](working, others, callbacks, lost).found(most_silent_s)
         deadline_s = time.monotonic() + _MOST_END_S
         for process in processes:
             process.child.join(deadline_s - time.monotonic())
-
-
-def _started(task: LinkedTask[Any], started: ExitStack) -> LinkedProcess:
-    process = LinkedProcess(task)
-    started.callback(process.end)
-    return process
 
 
 class _Supervision(Generic[_Found]):

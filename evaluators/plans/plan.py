@@ -317,10 +317,7 @@ def plan_of(content: Mapping[str, Any], where: str) -> Plan:
 
 
 def first_error(error: ValidationError, whole: str = "plan") -> str:
-    """Returns the field of the first error, without pydantic's union members, and the text of the error.
-
-    If the error is not in a field, ``whole`` stands for it.
-    """
+    """Returns the text of the first error after its field (or ``whole``) without pydantic's union members."""
     first = error.errors()[0]
     place = [str(each) for each in first["loc"]]
     told = one_line(first["msg"])

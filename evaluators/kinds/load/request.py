@@ -342,8 +342,7 @@ class MaxQpsRequest(LoadRequest):
         check_number("percentile", self.percentile, Range(1, 99.999))
         check_number("min_duration_s", self.least_duration_s, Range(0.01, 86_400))
         check_number("min_queries", self.least_queries, Range(1, 100_000_000))
-        if self.max_rate_qps is not None and not self.max_rate_qps > 0:
-            raise ConfigurationError(f"max_rate is {self.max_rate_qps:g} queries/s; it must be above 0")
+        check_number("max_rate_qps", self.max_rate_qps, POSITIVE)
         if isinstance(process, RampArrivals):
             raise ConfigurationError("arrival ramp has no steady rate to search for; use poisson or gamma")
         least_s = _LEAST_PROBES * (self.least_duration_s + 2 * self.latency_bound_ms / 1e3)

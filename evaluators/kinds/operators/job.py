@@ -221,9 +221,9 @@ class _Run:
         """Measures the remaining rows of a group."""
         found, start_ns = self.rows[group.framework], time.perf_counter_ns()
         left = [(number, cell) for number, cell in group.cells if (number, group.process) not in found]
-        known = [(number, cell) for number, cell in left if cell.reason]
-        for number, cell in known:
-            self._add(group, number, cell.row(cell.known, cell.reason), kept)
+        for number, cell in left:
+            if cell.reason:
+                self._add(group, number, cell.row(cell.known, cell.reason), kept)
         left = [(number, cell) for number, cell in left if not cell.reason]
         if not left:
             return
@@ -240,10 +240,9 @@ class _Run:
     def _possible(self, row: OperatorRow) -> OperatorRow:
         """Returns the row, or a wrong one if its times exceed the machine's peak, which is measured again."""
         dtype = self.request.options.dtype
-        if self.peak is None or not beyond_peak(row, self.peak, dtype):
+        if self.peak is None or self.find_peak is None or not beyond_peak(row, self.peak, dtype):
             return row
-        if self.find_peak is not None:
-            self.peak = self.find_peak(again=True) or self.peak
+        self.peak = self.find_peak(again=True) or self.peak
         reason = beyond_peak(row, self.peak, dtype)
         if not reason:
             return row
@@ -289,13 +288,12 @@ class _Run:
         )
         values = self.request.options.values
         source = "random values" if values == TABLE else values
-        size = len(self.plans[name])
         return Evaluation(
             id=str(uuid.uuid4()),
             created_at=self.created_at,
             status=status,
             system=self._system(name),
-            dataset=DatasetIdentity(_SYNTHETIC, source, None, None, size),
+            dataset=DatasetIdentity(_SYNTHETIC, source, None, None, len(self.plans[name])),
             measurement=measurement,
             group_id=group_id,
             conditions=conditions,

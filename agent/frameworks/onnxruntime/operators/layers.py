@@ -40,9 +40,7 @@ def _col2im(case: Case, _: np.dtype[Any]) -> Graph:
 
 def _convolved(kind: str, case: Case, dtype: np.dtype[Any]) -> Graph:
     window = window_of(case)
-    more: dict[str, Any] = {}
-    if "output_pad" in case.parameters:
-        more["output_padding"] = output_pad_of(case)
+    more: dict[str, Any] = {"output_padding": output_pad_of(case)} if "output_pad" in case.parameters else {}
     return Graph(
         [
             node(

@@ -153,9 +153,9 @@ def model_of(graph: Graph, inputs: Mapping[str, NDArray[Any]]) -> bytes:
 
 def _constant(name: str, value: Any) -> NDArray[Any]:
     """Returns a constant as a tensor; raises TypeError for numbers that are neither an array nor integers."""
+    if isinstance(value, np.ndarray):
+        return value
     tensor = np.asarray(value)
-    if tensor is value:
-        return tensor
     if tensor.size and tensor.dtype.kind not in "iu":
         raise TypeError(f"constant {name} is {value}; give an array, which has the type")
     return tensor.astype(np.int64)

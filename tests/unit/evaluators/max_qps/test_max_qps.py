@@ -372,7 +372,7 @@ def test_the_interval_of_the_answer_decides_its_figures() -> None:
             "a time_budget of 100 s has fewer than 4 queries at this rate",
         ),
         ({"seed": -1}, "seed is -1; it must be"),
-        ({"max_rate_qps": 0}, "max_rate is 0 queries/s; it must be above 0"),
+        ({"max_rate_qps": 0}, "max_rate_qps is 0; it must be above 0"),
         ({"arrival": "ramp"}, "arrival ramp has no steady rate"),
     ],
 )
