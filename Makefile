@@ -65,7 +65,7 @@ stubs: $(STAMP) ## generate what is made of tables and requests: stubs of the op
 	$(BIN)/python -m tools.operator_stubs
 	$(BIN)/python -m tools.library_arguments
 
-docs: $(STAMP) ## write docs/commands.md from the commands, and the table of docs/operators.md
+docs: $(STAMP) ## write docs/commands.md from the commands, and the tables of docs/operators.md and docs/operators-classes.md
 	$(BIN)/python -m tools.command_reference
 	$(BIN)/python -m tools.operator_table
 

@@ -19,7 +19,7 @@ import click
 from inferometer.client.cli.command import database_options, grouped, is_global, tls_options
 from inferometer.client.cli.main import PROGRAM, cli
 from inferometer.client.cli.options import dataset_options, system_options
-from inferometer.client.cli.output import output_options, printing_options
+from inferometer.client.cli.output import destination_options, output_options, printing_options
 from inferometer.client.commands.bench import data_options, model_options, result_options, training_options
 from inferometer.client.commands.evaluation import filter_options
 from inferometer.client.commands.predict import evaluation_options, load_options
@@ -45,6 +45,7 @@ _SHARED = {
     "filter options": filter_options,
     "output options": output_options,
     "printing options": printing_options,
+    "destination options": destination_options,
     "dataset options": dataset_options,
     "TLS options": tls_options,
     "database options": database_options,

@@ -1,9 +1,9 @@
-"""Generator of the table in docs/operators.md: how each framework runs each operator, or why it does not.
+"""Generator of the tables in docs/operators.md, of operators, and in docs/operators-classes.md, of classes.
 
-It imports all frameworks.
+The first shows how each framework runs each operator, or why it does not. It imports all frameworks.
 
-python -m tools.operator_table            write the table
-python -m tools.operator_table --check    fail if the page is out of date
+python -m tools.operator_table            write the tables
+python -m tools.operator_table --check    fail if a page is out of date
 """
 
 from __future__ import annotations
@@ -15,22 +15,41 @@ from pathlib import Path
 
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.operators.operator import Category, Operator, operators
+from inferometer.client.api.operators.table import BENCHMARKS
 from inferometer.evaluators.kinds.operators.cases import Coverage, coverage_of, frameworks_with_operators
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "operators.md"
+CLASSES_PAGE = PAGE.with_name("operators-classes.md")
 MEND = "run: make docs"
 _BEGIN = "<!-- The table is generated from the operators; do not edit. To regenerate it, run: make docs -->\n"
 _END = "<!-- end of the table -->\n"
 
 
 def page() -> str:
-    """Returns the page with an up-to-date table."""
-    text = PAGE.read_text(encoding="utf-8")
-    before, _, rest = text.partition(_BEGIN)
+    """Returns the page with an up-to-date table of operators."""
+    return _filled(PAGE, _table())
+
+
+def classes_page() -> str:
+    """Returns the page with an up-to-date table of classes."""
+    return _filled(CLASSES_PAGE, _classes())
+
+
+def _filled(path: Path, lines: Iterator[str]) -> str:
+    before, _, rest = path.read_text(encoding="utf-8").partition(_BEGIN)
     _, end, after = rest.partition(_END)
     if not end:
-        raise ValueError(f"{PAGE.name} has no place for the table")
-    return f"{before}{_BEGIN}\n{''.join(_table())}\n{_END}{after}"
+        raise ValueError(f"{path.name} has no place for the table")
+    return f"{before}{_BEGIN}\n{''.join(lines)}\n{_END}{after}"
+
+
+def _classes() -> Iterator[str]:
+    yield "| class | operator | what is measured | function that runs its group |\n|---|---|---|---|\n"
+    for place, definitions in BENCHMARKS.items():
+        module, _, function = place.rpartition(".")
+        for each in definitions:
+            name = f"{module.removeprefix('mxnet.')}.{each.name}"
+            yield f"| `{name}` | `{each.operator}` | {each.summary} | `{function}` |\n"
 
 
 def _table() -> Iterator[str]:
@@ -66,15 +85,15 @@ def _cell(coverage: Coverage, name: str) -> str:
 
 
 def main() -> None:
-    """Writes or checks the page."""
-    parser = argparse.ArgumentParser(description="Write the table of docs/operators.md from the operators.")
-    parser.add_argument("--check", action="store_true", help="change nothing; fail if it is out of date")
+    """Writes or checks the pages."""
+    parser = argparse.ArgumentParser(description="Write the tables of operators and of classes in docs.")
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if a page is out of date")
     checks = parser.parse_args().check
-    fresh = page()
-    if not checks:
-        PAGE.write_text(fresh, encoding="utf-8")
-    elif PAGE.read_text(encoding="utf-8") != fresh:
-        sys.exit(f"{PAGE.name} is out of date; {MEND}")
+    for path, fresh in ((PAGE, page()), (CLASSES_PAGE, classes_page())):
+        if not checks:
+            path.write_text(fresh, encoding="utf-8")
+        elif path.read_text(encoding="utf-8") != fresh:
+            sys.exit(f"{path.name} is out of date; {MEND}")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import re
 import socket
 import sys
 import uuid
@@ -50,6 +51,18 @@ class Device:
 
     def __str__(self) -> str:
         return f"gpu:{self.index}" if self.is_gpu else self.kind.value
+
+    @classmethod
+    def named(cls, name: str) -> Device:
+        """Returns the device that MXNet or PyTorch calls ``cpu``, ``gpu``, ``gpu(1)`` or ``cuda:1``.
+
+        Raises:
+            ConfigurationError: There is no such name.
+        """
+        found = re.fullmatch(r"(cpu|gpu|cuda)(?:[:(](\d{1,9})\)?)?", name.strip().lower())
+        if found is None:
+            raise ConfigurationError(f'unknown ctx "{name}"; give cpu, gpu, or a certain GPU such as gpu(1)')
+        return CPU if found[1] == "cpu" else cls(DeviceKind.GPU, int(found[2] or 0))
 
 
 CPU = Device()

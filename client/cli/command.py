@@ -198,10 +198,14 @@ def evaluations_argument(name: str, **settings: Any) -> Callable[[_Function], _F
     return click.argument(name, shell_complete=evaluations, **settings)
 
 
-def format_option(*names: str, help: str = "Output format.") -> Callable[[_Function], _Function]:  # noqa: A002
+def format_option(
+    *names: str,
+    help: str = "Output format.",  # noqa: A002
+    flags: Sequence[str] = ("-f", "--format"),
+) -> Callable[[_Function], _Function]:
     """Adds ``-f``, passed as ``format_name``: one of ``names``, ignoring case; the first is the default."""
     kind = click.Choice(names, case_sensitive=False)
-    return option("-f", "--format", "format_name", type=kind, default=names[0], help=help)
+    return option(*flags, "format_name", type=kind, default=names[0], help=help)
 
 
 def _keep(context: click.Context, parameter: click.Parameter, value: object) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from inferometer.client.cli.command import FILE, OUTPUT, boolean, format_option, option, options
-from inferometer.evaluators.reports.base import Column, Report, Row, Table
+from inferometer.evaluators.reports.base import Column, Layout, Report, Row, Table
 from inferometer.evaluators.reports.table import folded
 from inferometer.evaluators.reports.writer import Format, choose_columns, sort_rows, write
 from inferometer.manifests import errors
@@ -68,31 +69,37 @@ def exit_code(error: errors.InferometerError) -> int:
     return next((EXIT_CODES[kind] for kind in type(error).__mro__ if kind in EXIT_CODES), 1)
 
 
-format_options = options(
-    format_option(*(f.value for f in Format)),
+destination_options = options(
     option("-o", "--output", "--output_file", type=FILE, metavar="FILE", help="Write to this file."),
     boolean("--append", help="Append to the file if it exists."),
     boolean("--overwrite", help="Replace the file if it exists."),
     boolean("--no_header", help="Omit the heading of a table, csv or markdown."),
+    option(
+        "--sort",
+        "order",
+        metavar="NAMES",
+        help="Sort by these columns; -NAME sorts from the highest value down.",
+    ),
     heading=OUTPUT,
 )
-"""Adds the options for the format and destination of rows."""
-_sort_option = option(
-    "--sort", "order", metavar="NAMES", help="Sort by these columns; -NAME sorts from the highest value down."
-)
-printing_options = options(format_options, _sort_option, heading=OUTPUT)
+"""Adds the options for the order and destination of rows."""
+_formats = tuple(f.value for f in Format)
+printing_options = options(format_option(*_formats), destination_options, heading=OUTPUT)
 """Adds the options for the order, format and destination of rows."""
-output_options = options(
-    format_options,
-    option(
+
+
+def report_options(*layouts: str, **more: Any) -> Callable[[Any], Any]:
+    """Adds ``output_options``, to whose formats ``layouts`` are added; ``more`` is for ``format_option``."""
+    columns = option(
         "--columns",
         "chosen",
         metavar="NAMES",
         help="Only these columns, in this order, with commas between: names of csv and json, or headings.",
-    ),
-    _sort_option,
-    heading=OUTPUT,
-)
+    )
+    return options(format_option(*_formats, *layouts, **more), columns, destination_options, heading=OUTPUT)
+
+
+output_options = report_options()
 """Adds the options for the columns, order, format and destination of rows."""
 FORMAT_NAMES = ("format_name", "output", "append", "overwrite", "no_header")
 PRINTING_NAMES = (*FORMAT_NAMES, "order")
@@ -116,9 +123,17 @@ def say(line: str) -> None:
 def on_a_page(
     report: Report[Any], *, format_name: str, chosen: str | None, order: str | None, **_: object
 ) -> Report[Any]:
-    """Returns the report to print: for Markdown, its own variant, unless columns or an order are chosen."""
-    in_markdown = format_name.lower() == Format.MARKDOWN.value and chosen is None and order is None
-    return report.on_a_page() if in_markdown else report
+    """Returns the report to print: for Markdown, its own variant, unless columns or an order are chosen.
+
+    Raises:
+        ConfigurationError: Columns or an order are chosen for a format that has its own.
+    """
+    name, whole = format_name.lower(), chosen is None and order is None
+    if name in report.layouts and not whole:
+        raise errors.ConfigurationError(
+            f"format {name} has columns and an order of its own; leave out --columns and --sort"
+        )
+    return report.on_a_page() if whole and name in (Format.MARKDOWN.value, *report.layouts) else report
 
 
 def as_tables(
@@ -157,18 +172,21 @@ def print_rows(
     no_header: bool,
     chosen: str | None = None,
     order: str | None = None,
+    layouts: Mapping[str, Layout] = MappingProxyType({}),
 ) -> int:
     """Writes rows as the options of ``output_options`` specify, and returns their number.
+
+    ``layouts`` are the formats of the report that has the rows.
 
     Raises:
         ConfigurationError: A column is unknown, or the options exclude each other.
         OutputError: The rows cannot be written.
     """
-    shown = columns if chosen is None else choose_columns(columns, chosen)
+    shown, name = columns if chosen is None else choose_columns(columns, chosen), format_name.lower()
     return write(
         shown,
         rows if order is None else sort_rows(columns, rows, order),
-        Format(format_name.lower()),
+        layouts[name] if name in layouts else Format(name),
         output or sys.stdout,
         append=append,
         overwrite=overwrite,

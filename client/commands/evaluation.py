@@ -41,6 +41,7 @@ from inferometer.client.cli.output import (
     picture_of,
     print_rows,
     print_tables,
+    report_options,
     say_drawn,
 )
 from inferometer.evaluators.jobs.options import ACCURACY_THRESHOLD, THRESHOLD
@@ -222,7 +223,7 @@ class ReportGroup(Group):
         command: click.Command = Command(
             cmd_name, callback=lambda **given: _report(cmd_name, **given), help=f"Show {report.summary}."
         )
-        output_options(_plot_option(filter_options(command)))
+        options(filter_options, _plot_option, report_options(*report.layouts))(command)
         if report.undisturbed:
             boolean("--include_profiled", help="Also show evaluations that ran under a profiler.")(command)
         if report.name in {"layers", "layer_tree"}:
@@ -303,7 +304,7 @@ def _report(
         if as_tables(report, **printing):
             count = print_tables(report.tables(evaluations), **printing)
         else:
-            count = print_rows(paged.columns, printed, **printing)
+            count = print_rows(paged.columns, printed, layouts=paged.layouts, **printing)
         if isinstance(report, TraceReport):
             explain(report, evaluations, count)
         if picture is not None:

@@ -25,8 +25,9 @@ from inferometer.client.cli.command import (
 )
 from inferometer.client.cli.completing import categories, operators, several_frameworks
 from inferometer.client.cli.options import publication_options, request_options
-from inferometer.client.cli.output import OUTPUT_NAMES, output_options
-from inferometer.evaluators.kinds.operators.options import OperatorOptions
+from inferometer.client.cli.output import OUTPUT_NAMES, output_options, report_options
+from inferometer.evaluators.kinds.operators.opperf import OPPERF_FORMATS
+from inferometer.evaluators.kinds.operators.options import PROFILERS, OperatorOptions
 
 _Decorator = Callable[[Any], Any]
 
@@ -38,6 +39,7 @@ def op() -> None:
     \b
       agent op run add conv2d --framework_name=MXNet,PyTorch,ONNXRuntime --run_backward
       agent op run --category=gemm --shapes=all -f markdown
+      agent op run --all --framework_name=MXNet --ctx=cpu -p native -f opperf-json -o results.json
       agent op run conv2d --input data=32,3,224,224 --param kernel=3,3
       agent op list --category=pooling
     """  # noqa: D301 - the backspace tells click to leave the lines as they are
@@ -129,6 +131,22 @@ _how_options = options(
     request_options(OperatorOptions, only=("seed",)),
     heading=MEASUREMENT,
 )
+_opperf_options = options(
+    option(
+        "--ctx", metavar="DEVICE", help="The device: cpu, gpu or gpu(N), like --device and --gpu_device_id."
+    ),
+    option(
+        "-p",
+        "--profiler",
+        type=click.Choice([*PROFILERS]),
+        help="What is timed: native for --mode=forward --mode=backward, python for --mode=forward "
+        "--mode=forward_backward. Times are those of the whole call; MXNet's profiler does not run.",
+    ),
+    option(
+        "--int64_tensor", type=click.Choice(["off", "on"]), help="on for --shapes=huge; off changes nothing."
+    ),
+    heading="Accepted for opperf",
+)
 
 
 @op.command(cls=Command)
@@ -139,7 +157,18 @@ _how_options = options(
     boolean("--resume", help="Resume the newest interrupted run of the same benchmark, and keep its rows."),
     heading=MEASUREMENT,
 )
-@options(database_options, publication_options, output_options, heading=OUTPUT)
+@_opperf_options
+@options(
+    database_options,
+    publication_options,
+    report_options(
+        *OPPERF_FORMATS,
+        flags=("-f", "--format", "--output_format"),
+        help="Output format. opperf-json and opperf-md are the json and md of MXNet's opperf; md is "
+        "opperf-md, and json is not opperf's.",
+    ),
+    heading=OUTPUT,
+)
 def run(**given: Any) -> None:
     """Measure operators, and check their output.
 

@@ -54,6 +54,9 @@ _TAKEN = {
     "framework_name": "--framework_name",
     "device": "--device",
     "gpu": "--gpu",
+    "ctx": "--ctx",
+    "int64_tensor": "--int64_tensor",
+    "profiler": "--profiler",
     "threads": "--threads",
     "run_backward": "--run_backward",
     "modes": "--mode",
@@ -158,7 +161,7 @@ def run_operators(
         InferometerError: A framework is unknown or not installed, or an evaluation cannot be published.
     """
     evaluations, worst, console = list[Evaluation[OperatorMeasurement]](), SUCCESS, Console(None, aside=True)
-    runner = Runner(invocation, console, publish=publish)
+    runner, report = Runner(invocation, console, publish=publish), on_a_page(OperatorsReport(), **printing)
     for line in traced_lines(traced) if traced else ():
         say(line)
     try:
@@ -170,8 +173,7 @@ def run_operators(
                     worst = max(worst, code)
     finally:
         if evaluations:
-            report = on_a_page(OperatorsReport(), **printing)
-            print_rows(report.columns, report.rows(evaluations), **printing)
+            print_rows(report.columns, report.rows(evaluations), layouts=report.layouts, **printing)
     console.print_group()
     if traced:
         for line in explained_lines(traced, [row for each in evaluations for row in each.measurement.rows]):

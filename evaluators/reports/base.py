@@ -7,7 +7,7 @@ intervals.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timezone
 from importlib import metadata
@@ -27,6 +27,8 @@ M = TypeVar("M", bound="Measurement", default="Measurement")
 Value: TypeAlias = str | int | float | bool | None
 Row: TypeAlias = Mapping[str, Value]
 """A value for each of the report's columns, by column key."""
+Layout: TypeAlias = "Callable[[Iterable[Row]], Iterator[str]]"
+"""A format of one report: returns the text of the rows of ``Report.on_a_page``, in pieces."""
 _NS_PER_MS = 1_000_000
 NS_PER_US = 1_000
 
@@ -86,6 +88,8 @@ class Report(ABC, Generic[M]):
     """Whether the report excludes evaluations that ran under the framework's profiler."""
     has_tables: ClassVar[bool] = False
     """Whether ``tables`` returns other columns and rows than those written to files."""
+    layouts: ClassVar[Mapping[str, Layout]] = MappingProxyType({})
+    """Formats by name that only this report has."""
 
     def taken(self, evaluations: Iterable[Evaluation]) -> list[Evaluation[M]]:
         """Returns those of the ``evaluations`` whose kind the report covers, in their order."""

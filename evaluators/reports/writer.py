@@ -16,7 +16,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TextIO
 
-from inferometer.evaluators.reports.base import Column, Row, Value
+from inferometer.evaluators.reports.base import Column, Layout, Row, Value
 from inferometer.evaluators.reports.output_file import OutputFile
 from inferometer.evaluators.reports.table import cell_text, joined, plain_table, terminal_table
 from inferometer.manifests.errors import ConfigurationError, OutputError, suggestion
@@ -153,7 +153,7 @@ class Format(str, Enum):
 def write(
     columns: Sequence[Column],
     rows: Iterable[Row],
-    output_format: Format,
+    output_format: Format | Layout,
     destination: TextIO | Path,
     *,
     append: bool = False,
@@ -167,7 +167,7 @@ def write(
         columns: The columns, in order.
         rows: The rows, each with a value for every column. They are not kept in memory; a table reads all of
             them before its first line.
-        output_format: The format.
+        output_format: The format, or one of the report's own.
         destination: A stream, or a file that does not exist unless ``append`` or ``overwrite`` is set. The
             file is written atomically.
         append: Appends to the file. A csv or a Markdown table gets no second header line; a json array is
@@ -214,7 +214,7 @@ def _counted(rows: Iterable[Row]) -> tuple[Iterator[Row], Iterator[int]]:
 def _write_stream(
     columns: Sequence[Column],
     rows: Iterable[Row],
-    output_format: Format,
+    output_format: Format | Layout,
     stream: TextIO,
     header: bool,
     every_column: bool,
@@ -245,9 +245,12 @@ def _put(stream: TextIO, text: str) -> None:
 
 
 def _pieces(
-    columns: Sequence[Column], rows: Iterable[Row], output_format: Format, header: bool
+    columns: Sequence[Column], rows: Iterable[Row], output_format: Format | Layout, header: bool
 ) -> Iterator[str]:
     """Yields the text of rows, piece by piece."""
+    if not isinstance(output_format, Format):
+        yield from output_format(rows)
+        return
     match output_format:
         case Format.TABLE:
             yield from plain_table(columns, rows, header=header)
@@ -265,11 +268,13 @@ def _appended(
     present: str,
     columns: Sequence[Column],
     rows: Iterable[Row],
-    output_format: Format,
+    output_format: Format | Layout,
     file: OutputFile,
     header: bool,
 ) -> Iterator[str]:
     """Yields the text ``present``, to which the rows are added."""
+    if not isinstance(output_format, Format):
+        raise OutputError(f"{file}: nothing can be appended in this format; name another file")
     if output_format is Format.JSON:
         yield from _json_pieces(itertools.chain(_json_array(present, file), _objects(columns, rows)))
         return

@@ -44,6 +44,10 @@ FOREIGN = {
     "--gpus",
     "--check",  # of tools/train_digits_cnn.py
     "--enable_cuda_profiling",  # of ONNX Runtime's build
+    # as opperf spells options that we, too, accept so
+    "--int64-tensor",
+    "--output-file",
+    "--output-format",
     # of srun
     "--nodes",
     "--ntasks-per-node",

@@ -158,3 +158,9 @@ def test_the_table_on_the_page_is_that_of_now():
 
     assert isinstance(PAGE, Path)
     assert PAGE.read_text(encoding="utf-8") == page(), "docs/operators.md is out of date; run: make docs"
+
+
+def test_the_classes_on_the_page_are_those_of_now():
+    from tools.operator_table import CLASSES_PAGE, classes_page
+
+    assert CLASSES_PAGE.read_text(encoding="utf-8") == classes_page(), "it is out of date; run: make docs"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -107,6 +108,39 @@ def test_there_are_all_classes_of_the_original() -> None:
     names = {name for _, name, *_ in CLASSES}
     assert names <= set(pytorch.__all__)
     assert {name for module in (nd, gluon, custom) for name in module.__all__ if name[0].isupper()} == names
+
+
+ORIGINAL_FUNCTIONS = [
+    "run_all_arithmetic_operations_benchmarks",
+    "run_all_comparison_operations_benchmarks",
+    "run_all_exponential_and_log_operations_benchmarks",
+    "run_all_gemm_operations_benchmarks",
+    "run_all_gluon_nn_activation_operations_benchmarks",
+    "run_all_gluon_nn_basic_operations_benchmarks",
+    "run_all_gluon_nn_convolution_operations_benchmarks",
+    "run_all_gluon_nn_loss_operations_benchmarks",
+    "run_all_gluon_nn_pooling_operations_benchmarks",
+    "run_all_gluon_normalization_operations_benchmarks",
+    "run_all_gluon_recurrent_operations_benchmarks",
+    "run_all_logical_comparison_operations_benchmarks",
+    "run_all_powers_operations_benchmarks",
+    "run_all_sort_and_search_operations_benchmarks",
+    "run_all_tensor_creation_operations_benchmarks",
+    "run_customop_operations_benchmarks",
+]
+ORIGINAL_OPTIONS = ("--ctx", "--dtype", "--output-format", "--output-file")
+"""Of the original's program in its last version; ``benchmark_driver.py``, its first name, had none."""
+
+
+def test_each_class_function_and_option_of_the_original_has_its_line_on_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operators-classes.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `[\w.]+\.(\w+)` \| `\w+` \| .+ \| `(\w+)` \|$", page, re.MULTILINE)
+
+    assert sorted(name for name, _ in rows) == sorted(name for _, name, *_ in CLASSES)
+    assert sorted({function for _, function in rows}) == ORIGINAL_FUNCTIONS
+    for option in ORIGINAL_OPTIONS:
+        assert re.search(rf"^\| `opperf.py {option}\b.*agent op run --?\w", page, re.MULTILINE), option
+    assert re.search(r"^\| `benchmark_driver.py`, which has no options \|", page, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

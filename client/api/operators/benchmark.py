@@ -7,7 +7,6 @@ A benchmark makes the requested number of runs, and returns their mean time. The
 from __future__ import annotations
 
 import logging
-import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +18,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.hardware.environment import CPU, Device, DeviceKind
+from inferometer.agent.hardware.environment import CPU, Device
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.operators.operator import (
     Case,
@@ -37,7 +36,6 @@ from inferometer.client.api.operators.table import BENCHMARKS, Definition, Input
 from inferometer.evaluators.kinds.operators.cases import draw_inputs
 from inferometer.manifests.errors import ConfigurationError, InferometerError
 
-_CONTEXT = re.compile(r"(cpu|gpu|cuda)(?:[:(](\d+)\)?)?")
 _BACKWARD, _DTYPE, _INITIALIZER = "run_backward", "dtype", "initializer"
 _NS_PER_S = 1_000_000_000
 
@@ -314,11 +312,10 @@ def _device(ctx: object) -> Device:
     """Returns the device named by a string, or by the string form of a framework's object."""
     if ctx is None:
         return CPU
-    found = _CONTEXT.fullmatch(str(ctx).strip().lower())
-    if found is None:
-        raise ValueError(f'unknown ctx "{ctx}"; give cpu, gpu, or a certain GPU such as gpu(1)')
-    index = int(found[2] or 0)
-    return CPU if found[1] == "cpu" else Device(DeviceKind.GPU, index)
+    try:
+        return Device.named(str(ctx))
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from error
 
 
 def _array(values: Any) -> NDArray[Any]:

@@ -87,8 +87,11 @@ class OperatorRequest:
 
     def __post_init__(self) -> None:
         if not self.cases():
+            named = self.operators or self.categories or self.everything
             raise ConfigurationError(
-                "no operator is named; name some, such as add conv2d, or a category, or all of them"
+                f"none of the operators has cases of shapes {', '.join(self.presets)}; leave out shapes"
+                if named
+                else "no operator is named; name some, such as add conv2d, or a category, or all of them"
             )
 
     def cases(self) -> tuple[tuple[str, Case], ...]:

@@ -36,6 +36,13 @@ class Mode(str, Enum):
     """A forward pass that keeps the data for the gradients, followed by the gradients."""
 
 
+PROFILERS = {
+    "native": (Mode.FORWARD.value, Mode.BACKWARD.value),
+    "python": (Mode.FORWARD.value, Mode.BOTH.value),
+}
+"""The profilers of opperf, each with the modes that have its times."""
+
+
 class Cache(str, Enum):
     """The content of the caches when a run begins."""
 
@@ -106,8 +113,16 @@ class OperatorOptions:
         flags=("--time_budget",),
         argument="time_budget",
     )
-    runs: int | None = declared(None, "Measure this many runs instead.", "N", within=COUNT)
-    warmup: int = declared(3, "The minimum number of warm-up runs, for each row.", "N", within=NOT_NEGATIVE)
+    runs: int | None = declared(
+        None, "Measure this many runs instead.", "N", within=COUNT, flags=("-r", "--runs")
+    )
+    warmup: int = declared(
+        3,
+        "The minimum number of warm-up runs, for each row.",
+        "N",
+        within=NOT_NEGATIVE,
+        flags=("-w", "--warmup"),
+    )
     seed: int = declared(0, "Seed of the inputs.", "N", within=SEED)
     processes: int = declared(1, "Fresh processes that measure each row, in turn.", "N", within=Range(1, 100))
     values: str = declared(

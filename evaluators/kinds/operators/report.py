@@ -22,6 +22,7 @@ from inferometer.evaluators.kinds.operators.measurement import (
     OperatorRow,
     RowStatus,
 )
+from inferometer.evaluators.kinds.operators.opperf import OPPERF_FORMATS
 from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
 from inferometer.evaluators.kinds.summary import interval_over
 from inferometer.evaluators.reports.base import (
@@ -225,6 +226,7 @@ class OperatorsReport(Report[OperatorMeasurement]):
         "single operators: times in us, FLOP/s and bytes/s, memory, and the difference from the reference"
     )
     takes = (OperatorMeasurement,)
+    layouts = OPPERF_FORMATS
     columns = (
         Column("operator", "operator", stays=True),
         *_columns("framework_name"),
@@ -366,12 +368,13 @@ class OpperfReport(Report[OperatorMeasurement]):
     """The rows of ``OperatorsReport`` in opperf's table format: forward and backward side by side.
 
     The averages are means in milliseconds, and the memory is in bytes. Operators that were not measured in
-    any mode are left out, and those measured only in the mode ``forward_backward`` have no times here.
+    any mode are left out. Beside the values of the columns, a row has those of ``OPPERF_FORMATS``.
     """
 
     name = "opperf"
     summary = "single operators, in opperf's table format"
     takes = (OperatorMeasurement,)
+    layouts = OPPERF_FORMATS
     columns = (
         Column("operator", "Operator"),
         Column("forward_ms", "Avg Forward Time (ms)", decimals=4),
@@ -399,14 +402,29 @@ def _opperf_row(
     row = next(iter(modes.values())).rows[0]
     means = {mode: each.summary.mean_ns for mode, each in modes.items() if each.summary}
     memory = [each.summary.peak_memory_bytes for each in modes.values() if each.summary]
+    most = max((each for each in memory if each is not None), default=None)
+    asked, device = {each.mode for each in evaluation.measurement.rows}, evaluation.system.device
     return {
         "operator": row.operator,
         "forward_ms": in_ms(means.get(Mode.FORWARD)),
         "backward_ms": in_ms(means.get(Mode.BACKWARD)),
-        "memory_bytes": max((each for each in memory if each is not None), default=None),
+        "memory_bytes": most,
         "inputs": str({**row.shapes, **row.parameters}),
         "framework": f"{evaluation.system.manifest.framework.name} {row.form}",
+        "profiler": "python" if Mode.BOTH in asked and Mode.BACKWARD not in asked else "native",
+        "api": row.api.removeprefix("nd."),
+        "storage": f"{device.kind.value}/{device.index}",
+        "memory_kb": None if most is None else most / 1000,
+        **_percentiles(modes.get(Mode.BOTH) or modes.get(Mode.FORWARD)),
     }
+
+
+def _percentiles(reported: ReportedOperator | None) -> dict[str, Value]:
+    """Returns the mean and percentiles of all times, of which opperf does not require a number."""
+    times = [run_times(row) for row in reported.rows if len(row.times_ns)] if reported else []
+    of_each = {f"p{percent}_ms": [percentile(each, percent) for each in times] for percent in (50, 90, 99)}
+    of_each["mean_ms"] = [float(each.mean()) for each in times]
+    return {name: in_ms(float(np.mean(found))) if found else None for name, found in of_each.items()}
 
 
 SHOWN_ROWS = 20

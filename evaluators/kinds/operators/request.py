@@ -26,7 +26,7 @@ from inferometer.agent.operators.operator import (
     parameter_text,
 )
 from inferometer.evaluators.kinds.operators.cases import OperatorRequest, OwnCase
-from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
+from inferometer.evaluators.kinds.operators.options import PROFILERS, Mode, OperatorOptions
 from inferometer.manifests.errors import ConfigurationError, suggestion
 from inferometer.manifests.loader import parse_yaml
 
@@ -135,12 +135,34 @@ SHAPES = (*(preset.value for preset in Preset), "all")
 _OF_ALL = (Preset.SMALL, Preset.NORMAL, Preset.LARGE, Preset.SKEWED)
 
 
+def _use_opperf(given: MutableMapping[str, Any]) -> None:
+    """Sets the options that those of opperf stand for.
+
+    Raises:
+        ConfigurationError: One of them is given, too, or there is no such device.
+    """
+    found: dict[str, tuple[str, Any]] = {}
+    if profiler := given["profiler"]:
+        found |= {"modes": ("--profiler", PROFILERS[profiler]), "run_backward": ("--profiler", False)}
+    if given["int64_tensor"] == "on":
+        found["shapes"] = ("--int64_tensor", Preset.HUGE.value)
+    if given["ctx"] is not None:
+        device = Device.named(given["ctx"])
+        named = {"device": device.kind.value, "gpu": False, "gpu_device_id": device.index}
+        found |= {name: ("--ctx", value) for name, value in named.items()}
+    for name, (flag, value) in found.items():
+        if given[name]:
+            raise ConfigurationError(f"{flag} and another option set {name}; leave out one of them")
+        given[name] = value
+
+
 def read_request(given: MutableMapping[str, Any]) -> OperatorRequest:
     """Returns the request from the options of ``agent op run``, given by name.
 
     Raises:
         ConfigurationError: Nothing is requested, a name is unknown, or sizes do not fit an operator.
     """
+    _use_opperf(given)
     names, categories = given["operators"], tuple(listed(given["categories"]))
     own, shapes = _own_case(given), given["shapes"]
     if own and shapes is None:
