@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +28,22 @@ from inferometer.client.remote.address import CANNOT_BE_REACHED, AgentAddress, i
 from inferometer.evaluators.plans.cell_command import (
     IMAGE,
     LAUNCHER,
+    LIBRARIES,
     SOFTWARE,
+    TRAINING,
     check_software,
     sbatch_options_of,
 )
-from inferometer.evaluators.plans.cells import Cell, shown
+from inferometer.evaluators.plans.cells import NODES, TASKS, Cell, shown, tasks_of
 from inferometer.evaluators.plans.plan import ContainerSoftware, Value, items_of
 from inferometer.evaluators.plans.running.folder import Result
-from inferometer.evaluators.plans.running.places import AgentsPlace, LocalPlace, SlurmPlace, host_of
+from inferometer.evaluators.plans.running.places import (
+    AgentsPlace,
+    LocalPlace,
+    SlurmPlace,
+    agents_for,
+    host_of,
+)
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import (
     AgentError,
@@ -64,6 +72,11 @@ class PlanAgents:
     default_framework: str | None = None
     _able: dict[tuple[str, ...], tuple[str, ...] | str] = field(default_factory=dict)
 
+    @cached_property
+    def hosts(self) -> dict[str, str]:
+        """The host of each agent, by address."""
+        return {each.address: host_of(AgentAddress.parse(each.address).host) for each in self.known}
+
     def able(self, cell: Cell) -> tuple[str, ...]:
         """Returns the addresses of the agents that can run a cell.
 
@@ -84,6 +97,12 @@ class PlanAgents:
                 self._able[key] = str(error)
         if isinstance(able := self._able[key], str):
             raise ConfigurationError(able)
+        if not agents_for(cell, able, self.hosts):
+            nodes, tasks = tasks_of(cell)
+            raise ConfigurationError(
+                f"{NODES} {nodes}, {TASKS} {tasks}: too few agents can run it, or too few hosts have {tasks} "
+                f"of them: {', '.join(able)}"
+            )
         return able
 
     def _fitting(self, wanted: Mapping[str, Any]) -> tuple[str, ...]:
@@ -119,7 +138,7 @@ class PlanAgents:
         """Returns the place that runs the plan on the agents, with this process's secret and TLS settings."""
         return AgentsPlace(
             agents_of=self.able,
-            hosts={each.address: host_of(AgentAddress.parse(each.address).host) for each in self.known},
+            hosts=self.hosts,
             unreachable=_unreachable,
             local=LocalPlace(_access(invocation)),
         )
@@ -204,6 +223,7 @@ _EXCLUDED = {
     "agent": "the cell names an agent, but the plan already has agents",
     SOFTWARE: "it chooses what runs the model, but here an agent does",
     IMAGE: "it chooses what runs the model, but here an agent does",
+    LIBRARIES: "it is for what runs the model, but here an agent does",
 }
 """The options that a cell cannot have if agents run the plan, with the reason."""
 
@@ -314,12 +334,14 @@ def check_cells(invocation: Invocation, request: PlanRequest, agents: PlanAgents
         if not proven.issuperset(cell.argv):
             found = _problem(_parse, cell.argv, None if agents else invocation.catalog)
             proven.update(() if found else cell.argv)
+        found = found or _problem(_check_tasks, cell, request, agents)
         if agents is not None and not found:
             found = _problem(agents.able, cell)
         problems.update([found] if found else [])
     problems.update(_missing_here(request, on_agents=agents is not None))
     here = request.plan.slurm is None
-    problems.update(check_software(request.plan, request.cells, here=here, on_agents=agents is not None))
+    of_software = check_software(request.plan, request.cells, here=here, on_agents=agents is not None)
+    problems.update([each for each in of_software if each not in problems])
     problems.update(_refusals(request))
     for problem, count in problems.items():
         say(f"{problem} ({count} of {len(request.cells)} cells)")
@@ -327,6 +349,32 @@ def check_cells(invocation: Invocation, request: PlanRequest, agents: PlanAgents
         return _WRONG
     say(f"checked     {len(request.cells)} cells: found none that cannot run")
     return 0
+
+
+_SHARING = (("predict", "dataset"), ("predict", "urls"))
+"""The commands whose inputs several agents share."""
+_RANKS = {"num_ranks", "kv_num_workers", "rank", "rank_address", "local_rank"}
+"""The options of training that the tasks of a cell replace."""
+
+
+def _check_tasks(cell: Cell, request: PlanRequest, agents: PlanAgents | None) -> None:
+    """Raises ConfigurationError for a cell with several tasks that cannot share its work, or lack nodes."""
+    nodes, tasks = tasks_of(cell)
+    if nodes * tasks == 1:
+        return
+    several = NODES if nodes > 1 else TASKS
+    if cell.words[:2] not in (_SHARING if agents is not None else (TRAINING,)):
+        raise ConfigurationError(
+            f"{several}: only the tasks of bench training share its work, and agents the inputs of predict "
+            "dataset and predict urls; leave it out"
+        )
+    if nodes > 1 and agents is None and request.plan.slurm is None:
+        raise ConfigurationError(
+            f"{NODES}: this machine is one node, not {nodes}; add a section slurm, such as slurm: {{}}"
+        )
+    given = {name.replace("-", "_") for name, value in cell.options.items() if value is not None}
+    if both := sorted(_RANKS & given):
+        raise ConfigurationError(f"{several} determines the ranks; leave out {both[0]}")
 
 
 def _problem(check: Callable[..., object], *given: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -17,7 +18,7 @@ from inferometer.client.plan.checking import PlanAgents
 from inferometer.client.plan.request import PlanRequest, agent_text, counts_text, folder_of, plan_text
 from inferometer.evaluators.kinds.registry import kind_of
 from inferometer.evaluators.plans.cell_command import CellCommand, command_of
-from inferometer.evaluators.plans.cells import Run
+from inferometer.evaluators.plans.cells import Run, tasks_of
 from inferometer.evaluators.plans.plan import Rerun
 from inferometer.evaluators.plans.reporting.advice import failed_on_gpu
 from inferometer.evaluators.plans.reporting.asked import Asked, reported
@@ -33,7 +34,7 @@ from inferometer.evaluators.plans.running.folder import (
     RunHistory,
     read_history,
 )
-from inferometer.evaluators.plans.running.places import Claim, LocalPlace, SlurmPlace
+from inferometer.evaluators.plans.running.places import AgentsPlace, Claim, LocalPlace, SlurmPlace
 from inferometer.evaluators.reports.writer import Format, sort_rows
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
 from inferometer.evaluators.store.opening import open_store
@@ -151,7 +152,7 @@ def run_plan(
             on_begin=lambda: folder.keep(request.plan, request.cells),
             claim=served.claim if served is not None else lambda _: Claim(),
             on_progress=_say_progress,
-            on_result=lambda run, result: _with_evaluations(store, folder, run, result),
+            on_result=lambda run, result: _with_evaluations(store, folder, run, result, served),
             stop_requested=stop,
         ).drive(Rerun(rerun) if rerun else request.plan.rerun)
         stopped = stop.end()
@@ -180,18 +181,27 @@ def _command(invocation: Invocation, request: PlanRequest, folder: PlanFolder, r
     return replace(found, argv=(*found.argv, *more))
 
 
-def _with_evaluations(store: EvaluationStore, folder: PlanFolder, run: Run, result: Result) -> Result:
-    """Returns the result with the evaluations that the run published; if there are none, the run failed."""
+def _with_evaluations(
+    store: EvaluationStore, folder: PlanFolder, run: Run, result: Result, served: AgentsPlace | None
+) -> Result:
+    """Returns the result with the evaluations of the run, which fails without any, or with too few agents."""
     if not result.start_ns:  # its command did not end: what is there is of an earlier attempt
         return result
-    result = replace(result, evaluations=_imported(folder.run(run).data, store))
-    if result.ended is Ended.COMPLETE and not result.evaluations:
+    found = _imported(folder.run(run).data, store)
+    result = replace(result, evaluations=tuple(found))
+    if result.ended is not Ended.COMPLETE:
+        return result
+    if not found:
         return replace(result, ended=Ended.FAILED, reason="it published no evaluation")
+    wanted = math.prod(tasks_of(run.cell))
+    if served is not None and (few := [each for each in found.values() if len(each.split(", ")) < wanted]):
+        reason = f"{wanted} agents should have shared its inputs, but only {few[0]} answered"
+        return replace(result, ended=Ended.FAILED, reason=reason)
     return result
 
 
-def _imported(data: Path, store: EvaluationStore) -> tuple[str, ...]:
-    """Copies the evaluations of a run, with predictions and spans, and returns their ids in order.
+def _imported(data: Path, store: EvaluationStore) -> dict[str, str]:
+    """Copies the evaluations of a run, with predictions and spans, and returns the agents of each, by id.
 
     Evaluations that already exist stay unchanged, so that the call can be repeated after an interruption.
 
@@ -204,7 +214,7 @@ def _imported(data: Path, store: EvaluationStore) -> tuple[str, ...]:
     """
     found = list(data.glob("*.db"))
     if not found:
-        return ()
+        return {}
     with closing(open_store(None, found[0].stem, data)) as source:
         evaluations = list(source.find(EvaluationFilter(limit=None, include_interrupted=True)))[::-1]
         for evaluation in evaluations:
@@ -215,7 +225,7 @@ def _imported(data: Path, store: EvaluationStore) -> tuple[str, ...]:
                 measurement = kind.with_predictions(measurement, predictions)
             spans = tuple(source.spans(evaluation.id))
             store.save(replace(evaluation, measurement=measurement, spans=spans))
-    return tuple(each.id for each in evaluations)
+    return {each.id: each.system.agent for each in evaluations}
 
 
 def _say_progress(progress: RunEvent) -> None:

@@ -1,8 +1,10 @@
 """The command of a cell, in an interpreter or a container, and whether this machine can run it.
 
 ``cell.software`` names one of the plan's interpreters or containers; ``cell.container`` names an image for
-Docker. ``cell.env.NAME`` adds a variable, ``cell.launcher`` adds words before the program, and ``cell.cores``
-pins the program to cores, such as ``0,2-3``. ``cell.slurm`` adds sbatch options, such as ``--gres=gpu:1``.
+the installed engine. ``cell.env.NAME`` adds a variable, ``cell.library_path`` adds folders of libraries,
+``cell.launcher`` adds words before the program, and ``cell.cores`` pins the program to cores, such as
+``0,2-3``. ``cell.slurm`` adds sbatch options, such as ``--gres=gpu:1``. ``cell.nodes`` and
+``cell.tasks_per_node`` run the cell as several tasks: the ranks of a training, or agents that share inputs.
 """
 
 from __future__ import annotations
@@ -12,14 +14,13 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from inferometer.agent.inference.registry import Registry
-from inferometer.evaluators.plans.cells import CELL, Cell, shown
+from inferometer.evaluators.plans.cells import CELL, NODES, TASKS, Cell, shown, tasks_of
 from inferometer.evaluators.plans.plan import (
     Container,
     ContainerSoftware,
@@ -33,12 +34,18 @@ from inferometer.manifests.errors import ConfigurationError, InferometerError, o
 
 SOFTWARE, IMAGE = f"{CELL}software", f"{CELL}container"
 LAUNCHER, CORES, VARIABLE = f"{CELL}launcher", f"{CELL}cores", f"{CELL}env."
-SLURM = f"{CELL}slurm"
+SLURM, LIBRARIES = f"{CELL}slurm", f"{CELL}library_path"
+OF_CELL = (SOFTWARE, IMAGE, LIBRARIES, LAUNCHER, CORES, SLURM, NODES, TASKS)
+"""The parameters that set how a cell runs, except those that begin with ``VARIABLE``."""
+SRUN = "srun"
+"""The program that starts the tasks of a cell on the nodes of its job."""
 _MOST_CORES = 65536
+TRAINING = ("bench", "training")
+"""The command whose work several tasks share, as ranks."""
 
 
 def _software_of(cell: Cell, plan: Plan) -> Software:
-    """Returns the interpreter or container that a cell runs in.
+    """Returns the interpreter or container that a cell runs in, with the cell's folders of libraries.
 
     Without ``cell.software``, this is the image of ``cell.container``, or else the interpreter of the plan's
     jobs, or else that of this process.
@@ -47,25 +54,18 @@ def _software_of(cell: Cell, plan: Plan) -> Software:
         ConfigurationError: The plan has no software of this name.
     """
     wanted = shown(cell.parameters.get(SOFTWARE))
-    if not wanted:
-        if image := shown(cell.parameters.get(IMAGE)):
-            return ContainerSoftware(container=Container(image=image))
-        return Interpreter(python=plan.slurm.python if plan.slurm else "")
-    if wanted not in plan.software:
-        raise ConfigurationError(f'unknown software "{wanted}"; {suggestion(wanted, plan.software)}')
-    return plan.software[wanted]
-
-
-def python_of(software: Interpreter) -> str:
-    """Returns the path of an interpreter: this process's, or one in a virtual environment or on PATH."""
-    if not software.python:
-        return sys.executable
-    path = Path(software.python).expanduser()
-    if path.is_dir():
-        return str(path.absolute() / "bin" / "python")
-    if "/" not in software.python and not path.exists():
-        return shutil.which(software.python) or software.python
-    return str(path.absolute())
+    found: Software
+    if wanted:
+        if wanted not in plan.software:
+            raise ConfigurationError(f'unknown software "{wanted}"; {suggestion(wanted, plan.software)}')
+        found = plan.software[wanted]
+    elif image := shown(cell.parameters.get(IMAGE)):
+        found = ContainerSoftware(container=Container(image=image))
+    else:
+        found = Interpreter(python=plan.slurm.python if plan.slurm else "")
+    given = items_of(cell.parameters.get(LIBRARIES))
+    folders = [folder for each in given for folder in shown(each).split(":") if folder]
+    return found.with_libraries(folders) if folders else found
 
 
 def _absolute(folders: Sequence[str]) -> list[str]:
@@ -103,7 +103,7 @@ def _variables_of(cell: Cell) -> dict[str, str]:
 
 
 def sbatch_options_of(cell: Cell, plan: Plan) -> tuple[str, ...]:
-    """Returns the sbatch options that a cell adds to those of its plan.
+    """Returns the sbatch options that a cell adds to those of its plan: its own, and those of several tasks.
 
     Raises:
         ConfigurationError: An option is not a line that begins with -, or the plan does not run on Slurm.
@@ -118,7 +118,10 @@ def sbatch_options_of(cell: Cell, plan: Plan) -> tuple[str, ...]:
             raise ConfigurationError(
                 f"{SLURM}: {option!r} is not a single-line option of sbatch, such as --gres=gpu:1"
             )
-    return options
+    nodes, tasks = tasks_of(cell)
+    if plan.slurm is None or nodes * tasks == 1:
+        return options
+    return (*options, f"--nodes={nodes}", f"--ntasks-per-node={tasks}")
 
 
 def _words_of(cell: Cell, parameter: str) -> tuple[str, ...]:
@@ -330,14 +333,20 @@ def command_of(
     environment = {**software.environment, **_variables_of(cell), **(variables or {})}
     launcher = (*software.launcher, *_words_of(cell, LAUNCHER))
     cores, slurm = _cores_of(cell, here=here), sbatch_options_of(cell, plan)
+    nodes, tasks = tasks_of(cell)
+    trains = nodes * tasks > 1 and cell.words[:2] == TRAINING
+    in_step = trains and plan.slurm is not None
+    words = (*cell.argv, *([f"--num_ranks={tasks}"] if trains and not in_step else []))
     if isinstance(software, ContainerSoftware):
-        words = (*launcher, AGENT, *cell.argv)
-        return replace(_contained(software, words, environment, cores, name, shared), slurm=slurm)
-    return CellCommand(
-        argv=(*_pinning(cores), *launcher, *_program(python_of(software)), *cell.argv),
-        environment=_environment_of(software, environment),
-        slurm=slurm,
-    )
+        if in_step:
+            software, name = software.of_step(), ""
+        found = _contained(software, (*launcher, AGENT, *words), environment, cores, name, shared)
+    else:
+        argv = (*_pinning(cores), *launcher, *_program(software.executable), *words)
+        found = CellCommand(argv, _environment_of(software, environment))
+    # one lost rank ends the others, which would wait for it
+    step = (SRUN, "--kill-on-bad-exit=1") if in_step else ()
+    return replace(found, argv=(*step, *found.argv), slurm=slurm)
 
 
 def check_software(
@@ -417,7 +426,7 @@ def _folder_problems(software: Software) -> list[str]:
 def _problems(software: Software, frameworks: Iterable[str], limit_s: float) -> list[str]:
     """Returns the problems that an interpreter or a container reports."""
     if isinstance(software, Interpreter):
-        python = python_of(software)
+        python = software.executable
         if not os.access(python, os.X_OK) or Path(python).is_dir():
             return [f"there is no interpreter {python}"]
         environment = {**os.environ, **_environment_of(software, software.environment)}

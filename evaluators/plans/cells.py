@@ -253,9 +253,12 @@ def _number(value: Value) -> str | int | float:
 _ID_LENGTH = 12
 CELL = "cell."
 """The prefix of parameters that define how a cell runs, such as ``cell.software``; its id covers them."""
+NODES, TASKS = f"{CELL}nodes", f"{CELL}tasks_per_node"
+"""The parameters with the number of nodes on which a cell runs, and of its tasks on each of them."""
 _CONDITION = "${__condition."
 _TYPES = {"str": str, "int": int, "float": float, "bool": bool}
 _MOST_CELLS = 1_000_000
+_MOST_TASKS = 1024
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 
@@ -289,6 +292,22 @@ class Cell:
     def name(self) -> str:
         """A label for people that distinguishes the cell from others."""
         return " ".join(f"{name}={shown(value)}" for name, value in self.options.items())
+
+
+def tasks_of(cell: Cell) -> tuple[int, int]:
+    """Returns the number of nodes that a cell runs on, and of its tasks on each of them; 1 by default.
+
+    Raises:
+        ConfigurationError: A number is not a whole number from 1 to 1024.
+    """
+
+    def count(name: str) -> int:
+        text = shown(cell.parameters.get(name)) or "1"
+        if not (text.isdecimal() and text.isascii() and 1 <= int(text) <= _MOST_TASKS):
+            raise ConfigurationError(f'{name}: "{text}" is not a whole number from 1 to {_MOST_TASKS}')
+        return int(text)
+
+    return count(NODES), count(TASKS)
 
 
 @dataclass(frozen=True, slots=True)

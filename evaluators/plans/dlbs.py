@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inferometer.evaluators.plans import dlbs_names as names
-from inferometer.evaluators.plans.cell_command import IMAGE, VARIABLE
+from inferometer.evaluators.plans.cell_command import IMAGE, LIBRARIES, VARIABLE
 from inferometer.evaluators.plans.cells import Cell, cells_of, shown, with_references
 from inferometer.evaluators.plans.plan import items_of, plan_of
 from inferometer.manifests.errors import ConfigurationError
@@ -146,8 +146,11 @@ class _Import:
         parameters = self._converted(self._parameters)
         plan |= {"parameters": parameters, "variables": self._converted_variables()}
         plan["extensions"] = [*self._converted_extensions(), *self._of_frameworks(parameters)]
-        if False in self._values_of(names.DOCKER):
-            plan["extensions"].append({"condition": {names.DOCKER: False}, "parameters": {IMAGE: None}})
+        # the libraries of the host are for bare metal alone; without a value, DLBS uses Docker
+        unused = {True: LIBRARIES} if LIBRARIES in json.dumps(plan["extensions"]) else {}
+        unused |= {False: IMAGE} if False in self._values_of(names.DOCKER) else {}
+        for docker, parameter in unused.items():
+            plan["extensions"].append({"condition": {names.DOCKER: docker}, "parameters": {parameter: None}})
         if not self._set & {*names.GPUS, "exp.device_type"}:
             parameters["gpus"] = names.DEFAULTS["exp.gpus"]
         self._complete_nested(parameters)
@@ -246,8 +249,6 @@ class _Import:
 
     def _is_lost(self, name: str, value: Any) -> bool:
         """Returns whether a parameter is omitted, and records the reason."""
-        if name == "exp.num_nodes" and value == 1:
-            return name not in self._mentioned
         is_option, is_mentioned = name in self._options, self._is_mentioned(name)
         if not is_option and (reason := names.why_no_equal(name)):
             namespace = name.partition(".")[0]

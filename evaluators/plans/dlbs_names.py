@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-from inferometer.evaluators.plans.cell_command import CORES, IMAGE, LAUNCHER, SLURM, SOFTWARE, VARIABLE
-from inferometer.evaluators.plans.cells import referred_in, with_references
+from inferometer.evaluators.plans.cell_command import IMAGE, LAUNCHER, LIBRARIES, OF_CELL, VARIABLE
+from inferometer.evaluators.plans.cells import NODES, referred_in, with_references
 from inferometer.evaluators.plans.plan import Plan, items_of
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
@@ -59,7 +59,7 @@ _DERIVED = Name(reason="DLBS computes it, and an evaluation here records what it
 _CONTAINER = Name(reason="how a container starts belongs to the software of a plan")
 _MONITOR = Name(reason="whether a monitor samples is set where the plan is run")
 _PROGRAM = Name(reason="agent bench is the program that runs")
-_RANKS = "a cell is one process; a launcher, such as srun or torchrun, starts the ranks of several hosts"
+_RANKS = f"the ranks of a cell with {NODES} are numbered and find each other without it"
 _SUM = "only bench training adds gradients up"
 _BUILD = "name another build with cell.software, or set cell.env."
 _UNREAD = (
@@ -71,7 +71,7 @@ _OF_EACH_FRAMEWORK: Mapping[str, Name] = {
     "args": Name(reason="options of agent bench are parameters of the plan"),
     "bench_path": _PROGRAM,
     "docker_args": _CONTAINER,
-    "host_libpath": Name(reason=f"{_BUILD}LD_LIBRARY_PATH"),
+    "host_libpath": Name(LIBRARIES),
     "host_python_path": Name(reason=f"{_BUILD}PYTHONPATH"),
     "host_path": Name(reason=f"{_BUILD}PATH"),
     "nvidia_layers": Name(reason="it requires NVIDIA's build of MXNet"),
@@ -82,7 +82,7 @@ _OF_EACH_FRAMEWORK: Mapping[str, Name] = {
     "rendezvous": Name(reason=_RANKS),
     "distributed_rank": Name(reason=_RANKS),
     "distributed_rendezvous": Name(reason=_RANKS),
-    "env": Name(),
+    "env": Name(instead=f"set {VARIABLE}NAME in an extension for the framework"),
 }
 TABLE: Mapping[str, Name] = {
     FRAMEWORK: Name("framework_name"),
@@ -101,7 +101,7 @@ TABLE: Mapping[str, Name] = {
     "exp.data_dir": Name("data_dir"),
     "exp.docker_image": Name(IMAGE),
     "runtime.launcher": Name(LAUNCHER),
-    "exp.num_nodes": Name(reason=_RANKS, default=1),
+    "exp.num_nodes": Name(NODES, default=1),
     DOCKER: Name(default=True, instead="cell.container names the image; null means no container"),
     STATUS: Name(default="ok"),
     RERUN: Name(default="never", instead="--rerun determines it"),
@@ -263,10 +263,9 @@ class GivenNames:
                 if reason := why_not(name, each):
                     raise ConfigurationError(f"{name}={each}: {reason}")
             return ours
-        of_cell = (SOFTWARE, IMAGE, LAUNCHER, CORES, SLURM)
-        if name in of_cell or name.startswith(VARIABLE) or any(fnmatchcase(name, each) for each in used):
+        if name in OF_CELL or name.startswith(VARIABLE) or any(fnmatchcase(name, each) for each in used):
             return name
-        known = [each for each in (*self._known, *of_cell, *NAMES) if "." in each]
+        known = [each for each in (*self._known, *OF_CELL, *NAMES) if "." in each]
         raise ConfigurationError(
             f"{name}: the plan has no such parameter, and nothing refers to it; {suggestion(name, known)}"
         )

@@ -19,7 +19,9 @@ section ``software`` names the interpreters and container images in which cells 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -78,6 +80,11 @@ class Engine(str, Enum):
     PODMAN = "podman"
     APPTAINER = "apptainer"
 
+    @classmethod
+    def installed(cls) -> Engine:
+        """Returns the first engine on PATH; without any, Docker."""
+        return next((each for each in cls if shutil.which(each.value)), cls.DOCKER)
+
 
 class Interpreter(_Strict):
     """A Python interpreter with this program and its frameworks.
@@ -96,19 +103,35 @@ class Interpreter(_Strict):
     environment: Variables = Field(default_factory=dict)
     launcher: Words = ()
 
+    @property
+    def executable(self) -> str:
+        """The path of the interpreter: this process's, or one in a virtual environment or on PATH."""
+        if not self.python:
+            return sys.executable
+        path = Path(self.python).expanduser()
+        if path.is_dir():
+            return str(path.absolute() / "bin" / "python")
+        if "/" not in self.python and not path.exists():
+            return shutil.which(self.python) or self.python
+        return str(path.absolute())
+
+    def with_libraries(self, folders: Sequence[str]) -> Interpreter:
+        """Returns the interpreter with folders before those of its ``library_path``."""
+        return self.model_copy(update={"library_path": (*folders, *self.library_path)})
+
 
 class Container(_Strict):
     """A container image with this program and its frameworks.
 
     Attributes:
-        engine: The engine that runs it.
+        engine: The engine that runs it; by default, the first of the engines that is installed.
         image: Its name; for apptainer a file, a folder, or an address such as ``docker://NAME``.
         arguments: Words for the engine before the image, such as ``--gpus all`` or ``-v FOLDER:/data``.
         library_path: Folders of this machine that are mounted read-only at the same place; they are the
             container's LD_LIBRARY_PATH.
     """
 
-    engine: Engine = Engine.DOCKER
+    engine: Engine = Field(default_factory=Engine.installed)
     image: Annotated[str, Field(pattern=r"^[^-\s]\S*$")]
     arguments: Words = ()
     library_path: Folders = ()
@@ -126,6 +149,25 @@ class ContainerSoftware(_Strict):
     container: Container
     environment: Variables = Field(default_factory=dict)
     launcher: Words = ()
+
+    def with_libraries(self, folders: Sequence[str]) -> ContainerSoftware:
+        """Returns the software with folders before those of the container's ``library_path``."""
+        return self._with(library_path=(*folders, *self.container.library_path))
+
+    def of_step(self) -> ContainerSoftware:
+        """Returns the software for a task of a Slurm step, which has the network and variables of its node.
+
+        Apptainer's containers always have both.
+        """
+        from inferometer.agent.training.rank_environment import STEP_VARIABLES
+
+        if self.container.engine is Engine.APPTAINER:
+            return self
+        shared = ("--network=host", *(f"--env={name}" for name in STEP_VARIABLES))
+        return self._with(arguments=(*shared, *self.container.arguments))
+
+    def _with(self, **changed: tuple[str, ...]) -> ContainerSoftware:
+        return self.model_copy(update={"container": self.container.model_copy(update=changed)})
 
 
 def _kind(written: Any) -> str:

@@ -39,6 +39,11 @@ def plan(tmp_path):
         (("-V", "agent=[null, 'a:1']"), "agent: the cell names an agent, but the plan already has agents"),
         (("-P", "cell.container=ours:1"), "cell.container: it chooses what runs the model"),
         (("-P", "cell.software=nightly"), "cell.software: it chooses what runs the model"),
+        (("-P", "cell.library_path=/opt"), "cell.library_path: it is for what runs the model"),
+        (
+            ("-P", "cell.nodes=2"),
+            "cell.nodes 2, cell.tasks_per_node 1: too few agents can run it, or too few",
+        ),
         (("-V", "batch_size=[0, 1]"), "0 is not in the range x>=1. (1 of 2 cells)"),
     ],
 )
@@ -76,6 +81,40 @@ def test_agents_that_cannot_be_are_one_line(agent, plan, more, words, code, mess
     answer = agent("plan", "check", plan, *words)
     assert answer.code == code
     assert message in answer.error
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            "command: predict dataset\nparameters: {cell.tasks_per_node: 2}",
+            "cell.tasks_per_node: only the tasks of bench training share its work, and agents the inputs of "
+            "predict dataset and predict urls; leave it out (1 of 1 cells)",
+        ),
+        (
+            "command: bench training\nparameters: {model: deep_mnist, cell.nodes: 2}",
+            "cell.nodes: this machine is one node, not 2; add a section slurm, such as slurm: {} "
+            "(1 of 1 cells)",
+        ),
+        (
+            "command: bench training\nparameters: {model: deep_mnist, cell.tasks_per_node: 2, num-ranks: 2}",
+            "cell.tasks_per_node determines the ranks; leave out num_ranks (1 of 1 cells)",
+        ),
+        (
+            "command: bench training\nparameters: {model: deep_mnist, cell.nodes: two}",
+            'cell.nodes: "two" is not a whole number from 1 to 1024 (1 of 1 cells)',
+        ),
+        (
+            "command: bench training\nparameters: {model: deep_mnist, cell.library_path: '/no/lib:/usr'}",
+            "there is no folder /no/lib (1 of 1 cells)",
+        ),
+    ],
+)
+def test_tasks_and_libraries_that_a_cell_cannot_have(agent, tmp_path, content, message):
+    path = tmp_path / "plan.yaml"
+    path.write_text(f"name: a\n{content}\n")
+    answer = agent("plan", "check", path)
+    assert (answer.code, answer.error) == (2, message)
 
 
 @pytest.mark.parametrize("command", ["bench training", "op run"])

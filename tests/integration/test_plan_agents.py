@@ -119,3 +119,23 @@ def kill_when_it_works(process: subprocess.Popen[str], address: str):  # type: i
             process.wait()
 
     return kill
+
+
+def test_a_cell_of_two_nodes_has_agents_of_two_hosts_that_both_answer(
+    agents: dict[str, subprocess.Popen[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = tmp_path / "plan.yaml"
+    more = "parameters: {cell.nodes: 2, "
+    plan.write_text(f"{PLAN.replace('parameters: {', more)}agents: {json.dumps([*agents])}\n")
+    # the dataset has fewer inputs than a batch of 4096, which one agent has alone
+    words = ["-V", "batch_size=[1, 4096]", "-P", "num_file_parts=-1"]
+    assert run(["plan", "run", str(plan), *words]) == 1, capsys.readouterr().err
+
+    together = ",".join(agents)
+    found = sorted(history_of(tmp_path).values(), key=lambda each: str(each.result and each.result.reason))
+    assert [address_of(each) for each in found] == [together] * 2
+    assert [each.result.ended for each in found if each.result] == [Ended.COMPLETE, Ended.FAILED]
+    reason = found[1].result.reason if found[1].result else ""
+    assert re.fullmatch(
+        r"2 agents should have shared its inputs, but only 127\.0\.0\.\d:\d+ answered", reason
+    )

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -336,7 +337,8 @@ def test_what_a_lost_attempt_has_published_is_gone(tmp_path: Path) -> None:
 def test_the_process_of_a_run_ends_by_itself_with_code_0(tmp_path: Path) -> None:
     (tmp_path / "locks").mkdir()
     folder = RunFolder(tmp_path / "run")
-    folder.write(RunSpec("run", (sys.executable, "-c", ""), 60.0, str(tmp_path / "locks"), lock="machine"))
+    argv = (sys.executable, "-c", "")
+    folder.write(RunSpec("run", argv, 60.0, str(tmp_path / "locks"), machines=("machine",)))
     command = [sys.executable, "-m", "inferometer.evaluators.plans.running.run_process", str(folder.path)]
 
     # its standard input stays open for as long as it runs, as that of a driver
@@ -349,3 +351,43 @@ def test_the_process_of_a_run_ends_by_itself_with_code_0(tmp_path: Path) -> None
     result = read_result(folder.result)
     assert result is not None
     assert result.ended is Ended.COMPLETE
+
+
+SRUN = """\
+#!/bin/sh
+echo "$MASTER_ADDR $SRUN_CPUS_PER_TASK" > "$AGENT_DATA_DIR/told"
+echo agent: no such image: 7.jpg
+echo agent: lost rank 1
+echo srun: error: c2: task 1: Exited with exit code 3
+exit 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("variables", "told", "machines"),
+    [
+        ({"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "c[1-2]"}, f"{socket.gethostname()} ", "c1 c2"),
+        ({"MASTER_ADDR": "ib0", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "c[1-2]"}, "ib0 ", "c1 c2"),
+        ({"SLURM_CPUS_PER_TASK": "3", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "c1"}, " 3", "c1"),
+    ],
+)
+def test_tasks_of_srun_know_where_to_meet_hold_all_nodes_and_fail_with_the_first_error(
+    variables: dict[str, str], told: str, machines: str, tmp_path: Path
+) -> None:
+    (tmp_path / "srun").write_text(SRUN)
+    (tmp_path / "srun").chmod(0o755)
+    (tmp_path / "locks").mkdir()
+    folder = RunFolder(tmp_path / "run")
+    folder.write(RunSpec("run", ("srun", "agent"), 60.0, str(tmp_path / "locks"), monitor_s=0.1))
+    command = [sys.executable, "-m", "inferometer.evaluators.plans.running.run_process", str(folder.path)]
+    outside = {name: value for name, value in os.environ.items() if name != "MASTER_ADDR"}
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+
+    subprocess.run(command, env={**outside, **variables, **path}, check=True)
+
+    result = read_result(folder.result)
+    assert result is not None
+    assert (result.ended, result.reason) == (Ended.FAILED, "agent: no such image: 7.jpg")
+    assert result.monitor is None  # it would have seen srun alone
+    assert (folder.data / "told").read_text() == f"{told}\n"
+    assert " ".join(sorted(each.stem for each in (tmp_path / "locks").iterdir())) == machines

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from inferometer.evaluators.plans.running.places import SlurmPlace
 from inferometer.manifests.errors import ConfigurationError
 from tests.integration.slurm_cluster import SlurmCluster, wait_for
 
+MAIN = "from inferometer.client.cli.main import main; main()"
 ROOT = Path(__file__).parents[2]
 SHORT = "import time; time.sleep(0.3)"
 CODE = "import sys, pathlib; exec(sys.argv[2]); pathlib.Path(sys.argv[1]).open('a').write('x')"
@@ -203,3 +206,63 @@ def test_cpus_and_a_gpu_in_one_plan_by_the_command_line(
     assert stderr.splitlines()[-1] == "runs        3: 3 complete"
     told = sorted(path.read_text().split() for path in tmp_path.glob("data/plans/sweep/runs/*/told.txt"))
     assert told == [["cpu", "1", "hello", "-"], ["cpu", "2", "hello", "-"], ["gpu", "1", "hello", "0"]]
+
+
+DOCKER = f"""\
+#!{sys.executable}
+import os, subprocess, sys
+words = sys.argv[1:]
+if words[0] == "run":
+    start = words.index("--entrypoint")
+    program, image, *arguments = words[start + 1 :]
+    environment = dict(PYTHONPATH=os.environ["PYTHONPATH"])
+    for before, word in zip(words[:start], words[1:start]):
+        if before == "--env" or word.startswith("--env="):
+            name, equals, value = word.removeprefix("--env=").partition("=")
+            if equals or name in os.environ:
+                environment[name] = value if equals else os.environ[name]
+    main = ["-c", {MAIN!r}] if program == "agent" else []
+    sys.exit(subprocess.call([sys.executable, *main, *arguments], env=environment))
+"""
+RANKS = """\
+name: ranks
+command: bench training
+parameters:
+  model: deep_mnist
+  framework_name: PyTorch
+  num_batches: 2
+  batch_size: 4
+  cell.container: ours:1
+  cell.nodes: 2
+slurm: {exclusive: false}
+"""
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+def test_a_cell_of_two_nodes_trains_as_two_ranks_each_in_a_container(
+    cluster: SlurmCluster, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A docker that passes on only the variables it is told to, as a real one does."""
+    (tmp_path / "docker").write_text(DOCKER)
+    (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("AGENT_DATA_DIR", str(tmp_path / "data"))
+    (tmp_path / "ranks.yaml").write_text(RANKS)
+
+    assert agent(["plan", "run", str(tmp_path / "ranks.yaml")]) == 0, capfd.readouterr().err
+
+    capfd.readouterr()
+    agent(["info", "evaluation", "training", "-f", "csv", "--columns=ranks,measured_steps"])
+    assert capfd.readouterr().out.splitlines() == ["ranks,measured_steps", "2,2"]
+    assert {path.stem for path in tmp_path.glob("data/plans/machines/*")} == {"c1", "c2"}
+
+
+def test_more_nodes_than_there_are_is_one_error(
+    cluster: SlurmCluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "ranks.yaml").write_text(RANKS.replace("cell.container: ours:1", "cell.tasks_per_node: 2"))
+    assert agent(["plan", "check", str(tmp_path / "ranks.yaml"), "-P", "cell.nodes=3"]) == 2
+    assert capfd.readouterr().err.splitlines() == [
+        "Slurm: allocation failure: Requested node configuration is not available, with --nodes=3 "
+        "--ntasks-per-node=2 (1 of 1 cells)"
+    ]

@@ -175,7 +175,7 @@ class Driver:
                 command.environment,
                 command.stop,
                 self.plan.monitor_s,
-                lock=claim.lock,
+                machines=claim.machines,
                 slurm=command.slurm,
                 container_pid=command.container_pid,
             )

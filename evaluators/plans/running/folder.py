@@ -282,7 +282,7 @@ class RunSpec:
         stop: The command that ends what survives the command of the run, such as a container; empty for none.
         monitor_s: The seconds between two samples of the monitor; 0 for none.
         locks: The folder of the lock files by which runs on one machine execute one after the other.
-        lock: The name of the lock; empty for the name of the machine of the process.
+        machines: The names of the locks; empty for the machines that the process runs on.
         slurm: The sbatch options of its job in addition to those of the plan.
         container_pid: See ``CellCommand``.
     """
@@ -294,7 +294,7 @@ class RunSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     stop: tuple[str, ...] = ()
     monitor_s: float = 0.0
-    lock: str = ""
+    machines: tuple[str, ...] = ()
     slurm: tuple[str, ...] = ()
     container_pid: tuple[str, ...] = ()
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from inferometer.evaluators.plans.cell_command import python_of
-from inferometer.evaluators.plans.cells import Cell, Run
+from inferometer.evaluators.plans.cells import Cell, Run, tasks_of
 from inferometer.evaluators.plans.plan import Interpreter, SlurmOptions
 from inferometer.evaluators.plans.running.folder import (
     AGENTS_PLACE,
@@ -72,11 +71,11 @@ class Claim:
 
     Attributes:
         words: The words to add to its command line.
-        lock: The name of the lock that it holds while it runs; empty for the machine of its process.
+        machines: The names of the locks that it holds while it runs; empty for those of its process.
     """
 
     words: tuple[str, ...] = ()
-    lock: str = ""
+    machines: tuple[str, ...] = ()
 
 
 class Place(Protocol):
@@ -161,9 +160,10 @@ class LocalPlace:
 
 @dataclass(slots=True)
 class AgentsPlace:
-    """Served agents; see ``Place``. The driver asks ``claim`` for an agent before it starts a run.
+    """Served agents; see ``Place``. The driver asks ``claim`` for agents before it starts a run.
 
-    An agent that a run could not reach gets no further runs.
+    A run has as many hosts as its cell has nodes, and on each of them as many agents as the cell has tasks on
+    a node. An agent that a run could not reach gets no further runs.
 
     Attributes:
         agents_of: Returns the addresses of the agents that can run a cell, or raises an error if there is
@@ -180,8 +180,8 @@ class AgentsPlace:
     name: str = AGENTS_PLACE
     survives: bool = False
     poll_s: float = 0.05
-    _claimed: dict[str, str] = field(default_factory=dict)
-    _working: dict[str, tuple[str, Path]] = field(default_factory=dict)
+    _claimed: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _working: dict[str, tuple[tuple[str, ...], Path]] = field(default_factory=dict)
     _away: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -190,29 +190,31 @@ class AgentsPlace:
         return max(1, len({host for address, host in self.hosts.items() if address not in self._away}))
 
     def claim(self, run: Run) -> Claim | None:
-        """Claims a free agent for the run that starts next; None if the agents that can run it are busy.
+        """Claims free agents for the run that starts next; None if the agents that can run it are busy.
 
         Raises:
-            InferometerError: No agent can run it, or none of the agents that can run it answers any more.
+            InferometerError: No agents can run it, or too few of those that can run it answer.
         """
         able = self.agents_of(run.cell)
         left = [each for each in able if each not in self._away]
-        if not left:
-            reasons = "; ".join(self._away[each] for each in able)
-            raise AgentError(f"no agent is left that can run it: {reasons}")
-        working = [*self._claimed.values(), *(address for address, _ in self._working.values())]
-        busy = {self.hosts[address] for address in working}
-        for address in left:
-            if self.hosts[address] not in busy:
-                self._claimed[run.key] = address
-                return Claim((f"--agent={address}",), self.hosts[address])
-        return None
+        if not agents_for(run.cell, left, self.hosts):
+            reasons = "; ".join(self._away[each] for each in able if each in self._away)
+            few = "too few agents are" if left else "no agent is"
+            raise AgentError(f"{few} left that can run it: {reasons}")
+        working = [*self._claimed.values(), *(addresses for addresses, _ in self._working.values())]
+        busy = {self.hosts[address] for addresses in working for address in addresses}
+        chosen = agents_for(run.cell, [each for each in left if self.hosts[each] not in busy], self.hosts)
+        if not chosen:
+            return None
+        self._claimed[run.key] = chosen
+        machines = dict.fromkeys(self.hosts[each] for each in chosen)
+        return Claim((f"--agent={','.join(chosen)}",), tuple(machines))
 
     def start(self, folder: Path) -> str:
-        """Starts the process of a run that has claimed an agent; see ``Place``."""
-        address = self._claimed.pop(folder.name)
-        job = f"{address}/{self.local.start(folder)}"
-        self._working[job] = (address, folder)
+        """Starts the process of a run that has claimed agents; see ``Place``."""
+        addresses = self._claimed.pop(folder.name)
+        job = f"{','.join(addresses)}/{self.local.start(folder)}"
+        self._working[job] = (addresses, folder)
         return job
 
     def look(self, jobs: Iterable[str]) -> Mapping[str, JobNews]:
@@ -224,14 +226,37 @@ class AgentsPlace:
                 found[job] = self._ended(found[job], *self._working.pop(job))
         return found
 
-    def _ended(self, news: JobNews, address: str, folder: Path) -> JobNews:
+    def _ended(self, news: JobNews, addresses: Sequence[str], folder: Path) -> JobNews:
         result = read_result(RunFolder(folder).result)
         if result is None:
-            return JobNews(True, f"{news.reason}, with agent {address}", counts=news.counts)
+            return JobNews(True, f"{news.reason}, with agent {','.join(addresses)}", counts=news.counts)
         if not self.unreachable(result):
             return news
-        self._away[address] = result.reason
+        named = [each for each in addresses if f"{each}:" in result.reason]
+        self._away.update(dict.fromkeys(named or addresses, result.reason))
         return JobNews(True, result.reason, void=True)
+
+
+def agents_for(cell: Cell, addresses: Iterable[str], hosts: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns as many of some agents as a cell has tasks, on as many hosts as it has nodes.
+
+    Args:
+        cell: The cell.
+        addresses: The addresses of the agents.
+        hosts: The host of each address.
+
+    Returns:
+        The addresses, by host; empty if there are too few.
+
+    Raises:
+        ConfigurationError: The cell's number of nodes or tasks is wrong.
+    """
+    nodes, tasks = tasks_of(cell)
+    by_host: dict[str, list[str]] = {}
+    for each in addresses:
+        by_host.setdefault(hosts[each], []).append(each)
+    found = [each[:tasks] for each in by_host.values() if len(each) >= tasks][:nodes]
+    return tuple(address for each in found for address in each) if len(found) == nodes else ()
 
 
 def host_of(name: str) -> str:
@@ -284,7 +309,7 @@ class SlurmPlace:
         own = RunFolder(folder).read().slurm
         # the name comes last, because jobs are found by it
         words += [*self._options(own), f"--job-name={_name(folder)}"]
-        python = python_of(Interpreter(python=self.options.python))
+        python = Interpreter(python=self.options.python).executable
         run = shlex.join([python, "-m", PROCESS, str(folder)])
         # exec, because Slurm's signals go to the shell, which would leave Python running
         script = "\n".join(["#!/bin/bash", *self.options.setup, f"exec {run}", ""])

@@ -23,19 +23,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import psutil
 
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.files import lock
 from inferometer.agent.hardware.conditions import GpuUseReader, process_tree
-from inferometer.evaluators.plans.cell_command import container_process
+from inferometer.agent.training.rank_environment import expand_hosts
+from inferometer.evaluators.plans.cell_command import SRUN, container_process
 from inferometer.evaluators.plans.running.folder import (
     Ended,
     Result,
@@ -316,8 +317,12 @@ def run(folder: RunFolder, *, linked: bool) -> Result:
     """
     spec = folder.read()
     end_orphan(folder)
-    machine = spec.lock or os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-    with lock(Path(spec.locks) / f"{machine}.lock", on_wait=lambda: None) as locked:
+    if spec.argv[0] == SRUN:  # the tasks are not among its processes, so the monitor would not see them
+        spec = replace(spec, monitor_s=0.0)
+    with ExitStack() as stack:
+        # in one order, so that no two runs wait for each other
+        names = [Path(spec.locks) / f"{each}.lock" for each in sorted(spec.machines or _machines(spec))]
+        locked = [stack.enter_context(lock(each, on_wait=lambda: None)).fileno() for each in names]
         if (known := read_result(folder.result)) is not None:
             return known
         # what an attempt that was lost has published is no result of this one
@@ -330,8 +335,32 @@ def run(folder: RunFolder, *, linked: bool) -> Result:
         return result
 
 
-def _run(folder: RunFolder, spec: RunSpec, locked: IO[bytes], *, linked: bool) -> Result:
-    environment = {**os.environ, **folder.variables, **spec.environment}
+def _machines(spec: RunSpec) -> Sequence[str]:
+    """Returns the names of the machines that a run uses: this one, or all nodes on which srun starts it."""
+    nodes = os.environ.get("SLURM_JOB_NODELIST")
+    if nodes and spec.argv[0] == SRUN:
+        return tuple(expand_hosts(nodes))
+    return (os.environ.get("SLURMD_NODENAME") or socket.gethostname(),)
+
+
+def step_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables that srun and its tasks need in addition to those of a job.
+
+    Ranks on several nodes meet on the first one, where this process runs: its host name is known to the
+    others, but that of the node in Slurm's configuration need not be. srun ignores the cores per task of
+    sbatch (its manual, "--cpus-per-task").
+    """
+    found = {}
+    if environ.get("SLURM_JOB_NUM_NODES", "1") != "1":
+        found["MASTER_ADDR"] = environ.get("MASTER_ADDR") or socket.gethostname()
+    if cores := environ.get("SLURM_CPUS_PER_TASK"):
+        found["SRUN_CPUS_PER_TASK"] = cores
+    return found
+
+
+def _run(folder: RunFolder, spec: RunSpec, locked: Sequence[int], *, linked: bool) -> Result:
+    step = step_variables(os.environ) if spec.argv[0] == SRUN else {}
+    environment = {**os.environ, **step, **folder.variables, **spec.environment}
     host = socket.gethostname()
     with folder.log.open("wb") as log:
         start_ns = time.time_ns()
@@ -343,7 +372,7 @@ def _run(folder: RunFolder, spec: RunSpec, locked: IO[bytes], *, linked: bool) -
                 stderr=subprocess.STDOUT,
                 env=environment,
                 start_new_session=True,
-                pass_fds=(locked.fileno(),),
+                pass_fds=locked,
             )
         except OSError as error:
             reason = f"{spec.argv[0]}: cannot be run: {error.strerror or error}"
@@ -392,9 +421,15 @@ def _last_line(folder: RunFolder) -> str:
     with suppress(OSError), folder.log.open("rb") as log:
         log.seek(0, os.SEEK_END)
         log.seek(max(0, log.tell() - _TAIL_BYTES))
-        lines = log.read().decode("utf-8", "replace").splitlines()
-        return next((one_line(line) for line in reversed(lines) if line.strip()), "")
+        lines = [line for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
+        # srun reports last that a task has failed, and the ranks that miss it report so before that
+        told = [line for line in lines if line.startswith("agent: ")] if _of_srun(lines) else []
+        return one_line((told[:1] or lines[-1:] or [""])[0])
     return ""
+
+
+def _of_srun(lines: Sequence[str]) -> bool:
+    return any(line.startswith(("srun: ", "slurmstepd: ")) for line in lines)
 
 
 def _forward_signals(process: subprocess.Popen[bytes], ended_by: list[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,14 +51,12 @@ class FakeLocal:
             folder = self.folders[job]
             spec = folder.read()
             address = spec.argv[-1].removeprefix("--agent=")
-            bad = address in self.down
-            result = Result(
-                spec.key, Ended.FAILED if bad else Ended.COMPLETE, f"{address}: {REFUSED}" if bad else ""
-            )
+            bad = "; ".join(f"{each}: {REFUSED}" for each in address.split(",") if each in self.down)
+            result = Result(spec.key, Ended.FAILED if bad else Ended.COMPLETE, bad)
             write_result(folder.result, result)
-        hosts = {self.folders[job].read().lock for job in jobs}
-        assert len(hosts) == len(jobs), "two runs of one host at once"
-        self.busy += [hosts] if hosts else []
+        hosts = [host for job in jobs for host in self.folders[job].read().machines]
+        assert len(hosts) == len({*hosts}), "two runs of one host at once"
+        self.busy += [{*hosts}] if hosts else []
         return {job: JobNews(True, "its process ended with code 0") for job in jobs}
 
 
@@ -185,8 +184,42 @@ def test_an_agent_is_busy_from_its_claim_on() -> None:
     first, second = place.claim(one), place.claim(two)
     assert first is not None
     assert second is not None
-    assert (first.lock, second.lock) == ("a", "b")
+    assert (first.machines, second.machines) == (("a",), ("b",))
     assert place.claim(three) is None
+
+
+SPREAD: dict[str, Any] = {"name": "n", "command": "predict dataset", "parameters": {"model": "m"}}
+
+
+def claim_of(place: AgentsPlace, **cell: int) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """The words and the machines for a run of a cell with parameters ``cell.NAME``."""
+    parameters = {"model": "m", **{f"cell.{name}": value for name, value in cell.items()}}
+    (run,) = runs_of(plan := plan_of({**SPREAD, "parameters": parameters}, "n"), cells_of(plan))
+    found = place.claim(run)
+    return None if found is None else (found.words, found.machines)
+
+
+def test_nodes_are_hosts_and_tasks_are_agents_on_each_of_them() -> None:
+    both = (("--agent=a:1,b:1",), ("a", "b"))
+    assert claim_of(place_of(FakeLocal()), nodes=2) == both
+    assert claim_of(place_of(FakeLocal()), tasks_per_node=2) == (("--agent=a:1,a:2",), ("a",))
+    place = place_of(FakeLocal())
+    assert claim_of(place) == (("--agent=a:1",), ("a",))
+    assert claim_of(place, nodes=2) is None  # it waits
+    assert claim_of(place, tasks_per_node=2) is None
+    for cell in ({"nodes": 3}, {"nodes": 2, "tasks_per_node": 2}, {"tasks_per_node": 3}):
+        with pytest.raises(AgentError, match="too few agents are left that can run it"):
+            claim_of(place, **cell)
+
+
+def test_of_several_agents_the_one_that_cannot_be_reached_is_away(tmp_path: Path) -> None:
+    plan = plan_of({**SPREAD, "parameters": {"model": "m", "cell.nodes": 2}}, "n")
+    place = place_of(FakeLocal("a:1"))
+
+    [history] = driven(tmp_path, place, tuple(runs_of(plan, cells_of(plan)))).values()
+
+    assert history.losses == ["a:1: cannot be reached"]
+    assert history.last_job.startswith("agents/a:2,b:1/")
 
 
 def test_without_agents_to_go_to_a_claim_says_why() -> None:

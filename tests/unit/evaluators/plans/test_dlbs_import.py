@@ -162,9 +162,7 @@ def test_what_has_no_equal_is_said_with_its_reason() -> None:
     assert said["exp.dtype=int8"] == (
         "2 of 4 cells are left out: dtype takes float, float32, float16 and bfloat16"
     )
-    assert sorted(said) == [
-        *("exp.dtype=int8", "exp.gpu_title", "exp.num_batches", "exp.num_nodes", "monitor.frequency")
-    ]
+    assert sorted(said) == [*("exp.dtype=int8", "exp.gpu_title", "exp.num_batches", "monitor.frequency")]
 
 
 @pytest.mark.parametrize("configuration", [EXPLORATION, MIXED, INFERENCE])
@@ -305,7 +303,7 @@ def test_where_the_ranks_of_several_hosts_meet_is_left_out() -> None:
         }
     )
     assert not expanded(found)[0].options.keys() & {"rank", "rank_address"}
-    reason = "a cell is one process; a launcher, such as srun or torchrun, starts the ranks of several hosts"
+    reason = "the ranks of a cell with cell.nodes are numbered and find each other without it"
     assert found.without_equal == tuple(
         f"{name}: {reason}"
         for name in ("pytorch.distributed_rendezvous", "pytorch.distributed_rank", "mxnet.rendezvous")

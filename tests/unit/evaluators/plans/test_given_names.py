@@ -33,7 +33,7 @@ def given(extensions: list[Any] | None = None, names: tuple[str, ...] = ()) -> G
     "name",
     [
         *("batch_size", "gpus", "exp.phase", "own.root", "own.tested", "own.case", "pytorch.image"),
-        *("cell.container", "cell.env.LC_ALL"),
+        *("cell.container", "cell.env.LC_ALL", "cell.library_path", "cell.nodes", "cell.tasks_per_node"),
     ],
 )
 def test_options_and_what_the_plan_names_stay_as_they_are(name: str) -> None:
@@ -47,6 +47,8 @@ def test_options_and_what_the_plan_names_stay_as_they_are(name: str) -> None:
         ("exp.framework", "framework_name"),
         ("exp.docker_image", "cell.container"),
         ("runtime.env.LC_ALL", "cell.env.LC_ALL"),
+        ("runtime.launcher", "cell.launcher"),
+        ("exp.num_nodes", "cell.nodes"),
     ],
 )
 def test_names_of_dlbs_become_ours(name: str, ours: str) -> None:
@@ -81,6 +83,9 @@ def test_an_extension_of_dlbs_becomes_ours() -> None:
         ("exp.trial", [1, 2], "exp.trial: has no equivalent here: repeat in the plan sets how often"),
         ("tensorrt.cache", "/tmp", "tensorrt.cache: has no equivalent here: framework tensorrt is not"),
         ("mxnet.kv_store", "local", "mxnet.kv_store: it is kv_store here; give that"),
+        ("mxnet.host_libpath", "/opt", "mxnet.host_libpath: it is cell.library_path here; give that"),
+        ("mxnet.env", "A=1", "mxnet.env: has no equivalent here: set cell.env.NAME in an extension"),
+        ("mxnet.rendezvous", "a:1", "mxnet.rendezvous: has no equivalent here: the ranks of a cell with"),
     ],
 )
 def test_what_has_no_use_is_refused_in_one_line(name: str, value: Any, message: str) -> None:

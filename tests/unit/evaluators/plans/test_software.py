@@ -20,12 +20,19 @@ OPTIONS = ("predict", "dataset", "--model_name=DigitsCNN")
 
 def planned(software: dict[str, Any] | None = None, /, **cell: Any) -> tuple[Cell, Plan]:
     """A plan of one cell, whose parameters ``cell.NAME`` are given; a dot in NAME is written __."""
+    return planned_as({}, software, **cell)
+
+
+def planned_as(
+    more: dict[str, Any], software: dict[str, Any] | None = None, /, **cell: Any
+) -> tuple[Cell, Plan]:
     parameters = {f"cell.{name.replace('__', '.')}": value for name, value in cell.items()}
     content = {
         "name": "one",
         "command": "predict dataset",
         "parameters": {"model_name": "DigitsCNN", **parameters},
         "software": software or {},
+        **more,
     }
     plan = plan_of(content, "plan")
     return cells_of(plan)[0], plan
@@ -133,10 +140,75 @@ def test_a_container_of_an_engine_with_a_service(engine: str) -> None:
     assert command.container_pid == (engine, "inspect", "--format", "{{.State.Pid}}", "cell-1")
 
 
-def test_the_shortest_container() -> None:
-    command = started({"image": {"container": {"image": "a"}}}, software="image")
-    assert command.argv == ("docker", "run", "--rm", "--entrypoint", "agent", "a", *OPTIONS)
-    assert command.stop == ()
+@pytest.mark.parametrize(
+    ("installed", "words"),
+    [
+        (("apptainer", "podman", "docker"), ("docker", "run", "--rm", "--entrypoint", "agent", "a")),
+        (("apptainer", "podman"), ("podman", "run", "--rm", "--entrypoint", "agent", "a")),
+        (("apptainer",), ("apptainer", "exec", "a", "agent")),
+        ((), ("docker", "run", "--rm", "--entrypoint", "agent", "a")),
+    ],
+)
+def test_the_shortest_container_has_the_engine_that_is_there(
+    installed: tuple[str, ...], words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in installed:
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for command in (
+        started({"image": {"container": {"image": "a"}}}, software="image"),
+        started(container="a"),
+    ):
+        assert command.argv == (*words, *OPTIONS)
+        assert command.stop == ()
+
+
+def test_the_libraries_of_a_cell_come_before_those_of_its_software(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    software = {"a": {"library_path": "/a"}, "b": {"container": {"image": "i", "library_path": "/b"}}}
+    assert started(library_path="/c:/d").environment == {"LD_LIBRARY_PATH": "/c:/d"}
+    assert started(software, software="a", library_path=["/c"]).environment == {"LD_LIBRARY_PATH": "/c:/a"}
+    contained = started(software, software="b", library_path="/c").argv
+    assert "LD_LIBRARY_PATH=/c:/b" in contained
+    assert "/c:/c:ro" in contained
+
+
+STEP = ("srun", "--kill-on-bad-exit=1")
+RANKS = {"command": "bench training", "parameters": {"model": "alexnet", "cell.tasks_per_node": 2}}
+TRAINING = ("bench", "training", "--model=alexnet")
+
+
+def tasks_of(parameters: dict[str, Any], **more: Any) -> CellCommand:
+    content = {**RANKS, **more, "parameters": {**RANKS["parameters"], **parameters}}
+    return command_of(*planned_as(content), name="cell-1", here=False)
+
+
+def test_the_tasks_of_a_cell_are_ranks_that_srun_starts() -> None:
+    on_slurm = tasks_of({"cell.nodes": 3, "cell.cores": 1, "cell.slurm": "--mem=1G"}, slurm={})
+    pinned = ("taskset", "--cpu-list", "1", sys.executable, AGENT)
+    assert on_slurm.argv == (*STEP, *pinned, *TRAINING)
+    assert on_slurm.slurm == ("--mem=1G", "--nodes=3", "--ntasks-per-node=2")
+    alone = tasks_of({"cell.tasks_per_node": 1, "cell.nodes": 1}, slurm={})
+    assert (alone.argv, alone.slurm) == ((sys.executable, AGENT, *TRAINING), ())
+
+
+def test_the_tasks_of_a_cell_on_this_machine_are_ranks_that_the_command_starts() -> None:
+    assert tasks_of({}).argv == (sys.executable, AGENT, *TRAINING, "--num_ranks=2")
+
+
+def test_each_task_has_its_container() -> None:
+    for engine in ("docker", "podman"):
+        software = {"a": {"container": {"engine": engine, "image": "i", "arguments": "--gpus all"}}}
+        found = tasks_of({"cell.software": "a"}, slurm={}, software=software)
+        words = (*STEP, engine, "run", "--rm", "--network=host")
+        assert found.argv[: len(words)] == words
+        assert {"--env=SLURM_PROCID", "--env=MASTER_ADDR"} < set(found.argv)
+        assert found.argv[-8:] == ("--gpus", "all", "--entrypoint", "agent", "i", *TRAINING)
+        assert found.stop == found.container_pid == ()  # a name could be only that of one of them
+    found = tasks_of(
+        {"cell.software": "a"}, slurm={}, software={"a": {"container": {"engine": "apptainer", "image": "i"}}}
+    )
+    assert found.argv == (*STEP, "apptainer", "exec", "i", "agent", *TRAINING)
 
 
 def test_a_container_of_apptainer_is_a_child_and_pinned_like_one() -> None:
@@ -179,6 +251,10 @@ def test_what_is_no_list_of_cores(cores: Any) -> None:
         ({"launcher": "nice '"}, 'cell.launcher: "nice \'" cannot be split'),
         ({"env__A-B": 1}, 'cell.env.A-B: "A-B" is not a valid variable name'),
         ({"env__": 1}, 'cell.env.: "" is not a valid variable name'),
+        ({"nodes": 0}, 'cell.nodes: "0" is not a whole number from 1 to 1024'),
+        ({"nodes": "1.5"}, 'cell.nodes: "1.5" is not a whole number'),
+        ({"tasks_per_node": 1025}, 'cell.tasks_per_node: "1025" is not a whole number from 1 to 1024'),
+        ({"tasks_per_node": True}, 'cell.tasks_per_node: "true" is not a whole number'),
     ],
 )
 def test_wrong_parameters_of_a_cell(cell: dict[str, Any], message: str) -> None:
