@@ -174,6 +174,7 @@ class OutputParameters(Part):
     xmax_index: int | None = Field(default=None, ge=0, le=3)
     ymax_index: int | None = Field(default=None, ge=0, le=3)
     background_index: int | None = None
+    average_precision: Literal["coco", "lvis", "voc"] | None = None
     # semantic segmentation; masks_layer, layout and class_offset belong to it too
     masks_interpolation: Literal["nearest", "bilinear"] = "nearest"
     masks_threshold: Annotated[float, Field(allow_inf_nan=False)] | None = None

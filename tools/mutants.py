@@ -78,7 +78,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "AP75 is AP50",
-        "evaluators/tasks/coco_evaluation.py",
+        "evaluators/tasks/average_precision.py",
         "_mean(precision[_THREE_QUARTERS, ..., 0]),",
         "_mean(precision[_HALF, ..., 0]),",
         ("tests/unit/evaluators/tasks/test_coco_ap.py",),

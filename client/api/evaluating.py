@@ -240,6 +240,7 @@ def score(
     labels: Sequence[str] = (),
     score_border: int = 0,
     score_channels: str = "RGB",
+    average_precision: str | None = None,
     fail_on_error: bool = False,
 ) -> Scores:
     """Scores another tool's predictions against a dataset, like ``agent score``; runs no model.
@@ -254,6 +255,8 @@ def score(
         labels: The class names in the order in which the predictions number them; empty means the dataset's.
         score_border: The number of pixels at each edge of an enhanced image that are ignored.
         score_channels: ``RGB``, or ``Y`` for the luma alone.
+        average_precision: The definition of the AP of objects: ``coco``, ``lvis`` or ``voc``; None means
+            LVIS's for a dataset of LVIS, and COCO's otherwise.
         fail_on_error: Whether the first sample that cannot be scored ends the call with an error.
 
     Raises:
@@ -273,7 +276,11 @@ def score(
         predictions=Path(predictions),
         dataset=choice,
         labels=tuple(labels),
-        parameters={"score_border": score_border, "score_channels": score_channels},
+        parameters={
+            "score_border": score_border,
+            "score_channels": score_channels,
+            "average_precision": average_precision,
+        },
         fail_on_error=fail_on_error,
     )
     return Scores(score_job(request, invocation.catalog, invocation.cache), Path(predictions).name)

@@ -67,6 +67,11 @@ _SHOWN_FAILURES = 20
     default="RGB",
     help="Channels of enhanced images that count: all, or the luma.",
 )
+@option(
+    "--average_precision",
+    type=click.Choice(["coco", "lvis", "voc"]),
+    help="Definition of the AP of objects.  [default: lvis for a dataset of LVIS, else coco]",
+)
 @boolean("--fail_on_error", help="Stop at the first sample that cannot be scored.")
 @option(
     "--plot",
@@ -134,7 +139,7 @@ def _request(given: dict[str, Any]) -> ScoreRequest:
         predictions=given["predictions"],
         dataset=inputs_of(given).choice(),
         labels=labels,
-        parameters={name: given[name] for name in ("score_border", "score_channels")},
+        parameters={name: given[name] for name in ("score_border", "score_channels", "average_precision")},
         fail_on_error=given["fail_on_error"],
     )
 

@@ -6,7 +6,7 @@ A label is a class; the predictions of tasks other than classification are score
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -48,6 +48,22 @@ class Polygons:
     rings: tuple[tuple[float, ...], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Federated:
+    """What LVIS says about the classes of an image beyond its objects, by the names of the classes.
+
+    Attributes:
+        absent: The classes that have no object in the image, as was checked.
+        incomplete: The classes of which not all objects are annotated.
+        frequencies: The frequency of each class in the training images: ``r``, ``c`` or ``f`` (rare, common
+            or frequent); the same for all images.
+    """
+
+    absent: frozenset[str]
+    incomplete: frozenset[str]
+    frequencies: Mapping[str, str]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Objects:
     """The objects in an image; an image without objects has a ground truth, too.
@@ -61,6 +77,9 @@ class Objects:
         crowds: bool, objects; whether each is a crowd, which a prediction neither hits nor misses.
         masks: The mask of each object; None if there are only boxes.
         image: COCO's id of the image, by which its evaluation orders images; None keeps the dataset's order.
+        ignored: bool, objects; whether each is marked ``difficult`` or ``ignore``, which COCO's AP does not
+            consider; None if the dataset marks none.
+        federated: Which classes were annotated, in LVIS; None if all were.
     """
 
     height: int
@@ -71,6 +90,8 @@ class Objects:
     crowds: NDArray[np.bool_]
     masks: tuple[RunLengths | Polygons, ...] | None = None
     image: int | str | None = None
+    ignored: NDArray[np.bool_] | None = None
+    federated: Federated | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

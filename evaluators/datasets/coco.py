@@ -14,7 +14,14 @@ from typing import Any, ClassVar, NamedTuple, TypeGuard
 import numpy as np
 
 from inferometer.agent.tasks.predictions import Detections, Instances, Predictions, areas, compressed
-from inferometer.evaluators.datasets.base import Objects, Polygons, RunLengths, Sample, StoredDataset
+from inferometer.evaluators.datasets.base import (
+    Federated,
+    Objects,
+    Polygons,
+    RunLengths,
+    Sample,
+    StoredDataset,
+)
 from inferometer.evaluators.datasets.files import key, number, numbers, read_image, read_json, shown
 from inferometer.manifests.errors import DatasetError, explained, one_line, printable, suggestion
 
@@ -250,9 +257,14 @@ class CocoDataset(StoredDataset):
         self.categories = _categories(file, content)
         images = _images(file, content)
         objects = _objects_by_image(file, content, images, self.categories)
+        federated = _federated(file, content, self.categories)
         folder = _image_folder(file, [name for name, _, _ in images.values()])
         self._images = [
-            _Image(number, folder / file_name, _truth(objects.get(number, []), height, width, number))
+            _Image(
+                number,
+                folder / file_name,
+                _truth(objects.get(number, []), height, width, number, federated.get(number)),
+            )
             for number, (file_name, height, width) in images.items()
         ]
         return len(self._images)
@@ -325,6 +337,8 @@ def _images(file: Path, content: Mapping[str, Any]) -> dict[Any, tuple[str, int,
             raise DatasetError(f"{file}: image {place} has no id of its own")
         texts.add(printable(str(number)))
         name, height, width = (entry.get(each) for each in ("file_name", "height", "width"))
+        if name is None and isinstance(url := entry.get("coco_url"), str):  # LVIS: …/val2017/000000397133.jpg
+            name = "/".join(url.rsplit("/", 2)[-2:])
         if not isinstance(name, str) or not name:
             raise DatasetError(f"{file}: image {printable(str(number))} has no file_name")
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\0" in name:
@@ -335,6 +349,43 @@ def _images(file: Path, content: Mapping[str, Any]) -> dict[Any, tuple[str, int,
             raise DatasetError(f"{file}: image {printable(str(number))} has no height and width in pixels")
         found[number] = name, height, width
     return found
+
+
+_ABSENT, _INCOMPLETE = "neg_category_ids", "not_exhaustive_category_ids"
+FREQUENCIES = ("r", "c", "f")
+"""Rare, common and frequent classes, as LVIS names them."""
+
+
+def _federated(
+    file: Path, content: Mapping[str, Any], categories: Mapping[Any, str]
+) -> Mapping[Any, Federated]:
+    """Returns what LVIS says about each image; empty for a dataset in which no image lists classes."""
+    if not any(name in entry for entry in content["images"] for name in (_ABSENT, _INCOMPLETE)):
+        return {}
+    frequencies: dict[str, str] = {}
+    for entry in content["categories"]:
+        if (frequency := entry.get("frequency")) is not None:
+            if frequency not in FREQUENCIES:
+                raise DatasetError(
+                    f"{file}: category {entry['id']} has frequency {shown(frequency)}; allowed: r, c or f"
+                )
+            frequencies[categories[entry["id"]]] = frequency
+    return {
+        entry["id"]: Federated(
+            _named(file, entry, _ABSENT, categories),
+            _named(file, entry, _INCOMPLETE, categories),
+            frequencies,
+        )
+        for entry in content["images"]
+    }
+
+
+def _named(file: Path, entry: Mapping[str, Any], name: str, categories: Mapping[Any, str]) -> frozenset[str]:
+    ids = entry.get(name, [])
+    if not isinstance(ids, list) or not all(_is_key(each) and each in categories for each in ids):
+        number = printable(str(entry["id"]))
+        raise DatasetError(f"{file}: image {number}: {name} is not a list of ids of the categories")
+    return frozenset(categories[each] for each in ids)
 
 
 def _image_folder(file: Path, names: Sequence[str]) -> Path:
@@ -353,7 +404,7 @@ def _image_folder(file: Path, names: Sequence[str]) -> Path:
     return found or file.parent
 
 
-_Row = tuple[str, tuple[float, float, float, float], float, bool, RunLengths | Polygons | None]
+_Row = tuple[str, tuple[float, float, float, float], float, bool, bool, RunLengths | Polygons | None]
 
 
 def _objects_by_image(
@@ -394,16 +445,16 @@ def _row(entry: Mapping[str, Any], category: str, height: int, width: int) -> _R
     area = number(entry.get("area", across * down), "area")
     if area < 0:
         raise ValueError(f"area is {area}")
-    crowd = entry.get("iscrowd", 0)
-    if not isinstance(crowd, int) or crowd not in (0, 1):
-        raise ValueError(f"iscrowd is {shown(crowd)}; allowed: 0 or 1")
-    return (
-        category,
-        (left, top, across, down),
-        area,
-        bool(crowd),
-        _mask(entry.get("segmentation"), height, width),
-    )
+    crowd, ignore, difficult = (_flag(entry, name) for name in ("iscrowd", "ignore", "difficult"))
+    mask = _mask(entry.get("segmentation"), height, width)
+    return category, (left, top, across, down), area, crowd, ignore or difficult, mask
+
+
+def _flag(entry: Mapping[str, Any], name: str) -> bool:
+    value = entry.get(name, 0)
+    if not isinstance(value, int) or value not in (0, 1):
+        raise ValueError(f"{name} is {shown(value)}; allowed: 0 or 1")
+    return bool(value)
 
 
 def _mask(written: Any, height: int, width: int) -> RunLengths | Polygons | None:
@@ -428,8 +479,10 @@ def _mask(written: Any, height: int, width: int) -> RunLengths | Polygons | None
     return Polygons(rings)
 
 
-def _truth(rows: Sequence[_Row], height: int, width: int, image: int | str) -> Objects:
-    masks = tuple(row[4] for row in rows if row[4] is not None)
+def _truth(
+    rows: Sequence[_Row], height: int, width: int, image: int | str, federated: Federated | None
+) -> Objects:
+    masks = tuple(row[5] for row in rows if row[5] is not None)
     return Objects(
         height,
         width,
@@ -439,4 +492,6 @@ def _truth(rows: Sequence[_Row], height: int, width: int, image: int | str) -> O
         np.array([row[3] for row in rows], np.bool_),
         masks if len(masks) == len(rows) else None,
         image,
+        np.array([row[4] for row in rows], np.bool_),
+        federated,
     )

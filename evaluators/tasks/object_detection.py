@@ -1,14 +1,17 @@
-"""The metrics of object detection and instance segmentation: COCO's average precision of boxes and masks."""
+"""The metrics of object detection and instance segmentation: the average precision of boxes and masks."""
 
 from __future__ import annotations
 
 import importlib.util
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from inferometer.agent.tasks.predictions import Detections, Instances, Predictions
-from inferometer.evaluators.datasets.base import Objects, Polygons, RunLengths, Sample
+from inferometer.evaluators.datasets.base import Federated, Objects, Polygons, RunLengths, Sample
 from inferometer.evaluators.datasets.coco import Annotation, CocoResults, annotations_of
 from inferometer.evaluators.tasks.accuracy import ClassIndex, decimal
 from inferometer.evaluators.tasks.metric import TaskMetric, TaskResult, truth_of
@@ -17,25 +20,28 @@ from inferometer.manifests.schema import ModelManifest
 
 
 class DetectionMetric(TaskMetric):
-    """COCO's AP, over the images that were evaluated; see ``docs/tasks.md``.
+    """The AP of COCO, LVIS or VOC, over the images that were evaluated; see ``docs/tasks.md``.
 
+    It is the one that ``average_precision`` names, or else LVIS's for LVIS's datasets and COCO's for others.
     A dataset's class is the model's label of the same name. A number is the index of a label, for a dataset
     without names, only if no label is that number.
     """
 
     task: ClassVar[str] = "object_detection"
-    what: ClassVar[str] = "COCO AP"
+    what: ClassVar[str] = "AP"
     kind: ClassVar[Literal["bbox", "segm"]] = "bbox"
 
     def __init__(self, manifest: ModelManifest) -> None:
         super().__init__(manifest)
         self._index = ClassIndex(manifest.output.parameters.labels)
-        self._names: dict[int, str] = {}
+        self._classes: dict[str, int] = {}
         self._truths: list[Annotation] = []
         self._masks: list[RunLengths | Polygons | None] = []
         self._sizes: list[tuple[int, int]] = []
         self._images: list[int | str | None] = []
         self._predictions: list[Annotation] = []
+        self._definition = manifest.output.parameters.average_precision
+        self._federated: list[Federated | None] = []
 
     def check(self, sample: Sample) -> None:
         """Checks that the model knows the classes of a sample, and that pycocotools is installed.
@@ -52,6 +58,10 @@ class DetectionMetric(TaskMetric):
                 f"{self.task} is scored by pycocotools, which is not installed; install it with: "
                 "pip install 'inferometer[coco]'"
             )
+        if self._definition == "lvis" and truth.federated is None:
+            raise DatasetError(
+                f"sample {printable(sample.id)}: the dataset lists no neg_category_ids, which LVIS's AP needs"
+            )
         for name in set(truth.classes):
             self._class_of(name)
 
@@ -62,13 +72,12 @@ class DetectionMetric(TaskMetric):
             return
         objects = self._objects(prediction, truth)
         image = len(self._sizes)
+        rows = zip(truth.classes, truth.boxes.tolist(), truth.areas, self._uncounted(truth), strict=True)
         found = [
             Annotation(
-                image, self._class_of(name), (left, top, width, height), float(area), None, bool(crowd)
+                image, self._class_of(name), (left, top, width, height), float(area), None, bool(uncounted)
             )
-            for name, (left, top, width, height), area, crowd in zip(
-                truth.classes, truth.boxes.tolist(), truth.areas, truth.crowds, strict=True
-            )
+            for name, (left, top, width, height), area, uncounted in rows
         ]
         try:
             predictions = list(annotations_of(objects, image))
@@ -76,6 +85,7 @@ class DetectionMetric(TaskMetric):
             raise PredictionError(f"a mask of the prediction is damaged: {error}") from error
         self._sizes.append((truth.height, truth.width))
         self._images.append(truth.image)
+        self._federated.append(truth.federated)
         self._truths += found
         self._masks += truth.masks or (None,) * len(found)
         self._predictions += predictions
@@ -84,43 +94,68 @@ class DetectionMetric(TaskMetric):
         """Returns the scores; None if no image with a truth was predicted."""
         if not self._sizes:
             return None
-        from inferometer.evaluators.tasks import coco_evaluation
+        from inferometer.evaluators.tasks import average_precision
 
         truths, found = self._truths, self._predictions
         if self.kind == "segm":
             truths = [
-                each._replace(mask=coco_evaluation.run_lengths_of(mask, *self._sizes[each.image]))
+                each._replace(mask=average_precision.run_lengths_of(mask, *self._sizes[each.image]))
                 for each, mask in zip(truths, self._masks, strict=True)
                 if mask is not None
             ]
             found = [
-                each._replace(mask=coco_evaluation.mask_of(each, *self._sizes[each.image])) for each in found
+                each._replace(mask=average_precision.mask_of(each, *self._sizes[each.image]))
+                for each in found
             ]
         places = self._places()
         truths, found = (
             [each._replace(image=places[each.image]) for each in annotations]
             for annotations in (truths, found)
         )
-        figures = coco_evaluation.evaluate(truths, found, len(self._sizes), self.kind)
+        name = self._definition or ("coco" if self._federated[0] is None else "lvis")
+        if name == "voc":
+            figures = average_precision.evaluate_voc(truths, found, len(places), self.kind)
+        else:
+            federation = None if name == "coco" else average_precision.Federation(*self._open_pairs(places))
+            figures = average_precision.evaluate(truths, found, len(places), self.kind, federation)
         objects, predictions = _tally(self._truths), _tally(self._predictions)
+        names = {index: name for name, index in reversed(self._classes.items())}
         classes: list[dict[str, Any]] = [
-            {
-                "name": self._names[index],
-                "objects": objects[index],
-                "predictions": predictions[index],
-                "AP": precision,
-                "AP50": at_half,
-            }
-            for index, (precision, at_half) in figures.per_class.items()
+            {"name": names[index], "objects": objects[index], "predictions": predictions[index], **of_class}
+            for index, of_class in figures.per_class.items()
         ]
         recalls = [place / 100 for place in range(len(figures.precision))]
         return TaskResult(
             self.task,
-            f"{self.what} (pycocotools {coco_evaluation.VERSION})",
+            f"{name.upper()} {self.what} (pycocotools {average_precision.VERSION})",
             len(self._sizes),
             figures.scores,
             {"classes": classes, "curve": {"iou": 0.5, "recall": recalls, "precision": figures.precision}},
         )
+
+    def _uncounted(self, truth: Objects) -> NDArray[np.bool_]:
+        """Returns which objects a prediction neither hits nor misses."""
+        ignored = np.zeros_like(truth.crowds) if truth.ignored is None else truth.ignored
+        if self._definition == "voc":
+            return truth.crowds | ignored
+        return truth.crowds if self._definition == "coco" or truth.federated is None else ignored
+
+    def _open_pairs(
+        self, places: Sequence[int]
+    ) -> tuple[set[tuple[int, int]], set[tuple[int, int]], dict[int, str]]:
+        """Returns the fields of ``average_precision.Federation``, by the places of the images."""
+        absent, incomplete = set[tuple[int, int]](), set[tuple[int, int]]()
+        frequencies: dict[int, str] = {}
+        for place, federated in zip(places, self._federated, strict=True):
+            if federated is not None:
+                for pairs, names in ((absent, federated.absent), (incomplete, federated.incomplete)):
+                    pairs |= {(place, self._classes[name]) for name in names if name in self._classes}
+                frequencies = {
+                    index: frequency
+                    for name, index in self._classes.items()
+                    if (frequency := federated.frequencies.get(name))
+                }
+        return absent, incomplete, frequencies
 
     def _truth(self, sample: Sample) -> Objects | None:
         missing = (
@@ -153,6 +188,8 @@ class DetectionMetric(TaskMetric):
         raise PredictionError(f"the prediction is {prediction.kind}; {self.task} scores objects")
 
     def _class_of(self, name: str) -> int:
+        if (known := self._classes.get(name)) is not None:
+            return known
         try:
             index = self._index.find(name)
         except DatasetError:
@@ -160,7 +197,7 @@ class DetectionMetric(TaskMetric):
             if number is None or number >= len(self._index):
                 raise
             index = number
-        self._names.setdefault(index, name)
+        self._classes[name] = index
         return index
 
 
@@ -170,10 +207,10 @@ def _tally(annotations: Iterable[Annotation]) -> Counter[int]:
 
 
 class InstanceMetric(DetectionMetric):
-    """COCO's AP of masks, over the images that were evaluated; see ``docs/tasks.md``."""
+    """The AP of masks, over the images that were evaluated; see ``docs/tasks.md``."""
 
     task: ClassVar[str] = "instance_segmentation"
-    what: ClassVar[str] = "COCO mask AP"
+    what: ClassVar[str] = "mask AP"
     kind: ClassVar[Literal["bbox", "segm"]] = "segm"
 
     def _truth(self, sample: Sample) -> Objects | None:

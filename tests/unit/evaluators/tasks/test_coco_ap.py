@@ -36,8 +36,8 @@ def outputs(found: Sequence[Sequence[Found]]) -> dict[str, NDArray[np.float32]]:
     return {"ids": ids, "scores": scores, "boxes": boxes}
 
 
-def scored(truths: Sequence[Objects], found: Sequence[Sequence[Found]]) -> TaskResult:
-    manifest = detector()
+def scored(truths: Sequence[Objects], found: Sequence[Sequence[Found]], **parameters: str) -> TaskResult:
+    manifest = detector(**parameters)
     postprocess = DetectionPostprocessor(manifest.output, 10)
     geometries = [FULL_SIZE] * len(truths)
     predictions, good = postprocess(outputs(found), PredictedInputs(len(truths), geometries))
@@ -80,7 +80,7 @@ def test_a_false_box_in_an_empty_image_counts() -> None:
 
 def test_images_without_any_object_have_no_figure() -> None:
     result = scored([objects(), objects()], [[(A, 0.9, 0)], []])
-    assert [score.value for score in result.scores] == [None] * 7
+    assert [score.value for score in result.scores] == [None] * 12
     assert result.details["classes"] == []
 
 
@@ -226,13 +226,14 @@ def test_masks_are_compared_and_not_boxes() -> None:
         metric.check(sample(objects((A, "cat"))))
 
 
-def test_the_interval_comes_from_the_images() -> None:
-    truths = [objects((A, "cat"))] * 200
-    certain = scored(truths, [[(A, 0.9, 0)]] * 200).scores[0]
+@pytest.mark.parametrize(("definition", "value"), [("coco", 51 / 101), ("voc", 0.5)], ids=["coco", "voc"])
+def test_the_interval_comes_from_the_images(definition: str, value: float) -> None:
+    truths, chosen = [objects((A, "cat"))] * 200, {"average_precision": definition}
+    certain = scored(truths, [[(A, 0.9, 0)]] * 200, **chosen).scores[0]
     assert (certain.value, certain.interval) == (1.0, None)
-    half = scored(truths, [[(A, 0.9, 0)], []] * 100).scores[0]
-    assert half.value == pytest.approx(51 / 101)
+    half = scored(truths, [[(A, 0.9, 0)], []] * 100, **chosen).scores[0]
+    assert half.value == pytest.approx(value)
     assert half.interval is not None
-    assert 0 < half.interval.low < 51 / 101 < half.interval.high < 1
-    assert scored(truths[:1], [[(A, 0.9, 0)]]).scores[0].interval is None
+    assert 0 < half.interval.low < value < half.interval.high < 1
+    assert scored(truths[:1], [[(A, 0.9, 0)]], **chosen).scores[0].interval is None
     assert not any(math.isnan(end) for end in half.interval)

@@ -20,7 +20,7 @@ from inferometer.evaluators.datasets.coco import CocoDataset, read_results
 from inferometer.evaluators.datasets.opening import open_path
 from inferometer.evaluators.jobs.job import DatasetChoice
 from inferometer.evaluators.scoring.score import ScoreRequest, score
-from inferometer.evaluators.tasks.coco_evaluation import run_lengths_of
+from inferometer.evaluators.tasks.average_precision import run_lengths_of
 from inferometer.evaluators.tasks.metric import TaskResult
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import DatasetError
@@ -101,6 +101,14 @@ def _first(**values: Any) -> Change:
     return lambda written: written["annotations"][0].update(values)
 
 
+def _rare(frequency: str) -> Change:
+    def change(written: dict[str, Any]) -> None:
+        written["categories"][0]["frequency"] = frequency
+        written["images"][0]["neg_category_ids"] = [1]
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -125,6 +133,12 @@ def _first(**values: Any) -> Change:
         (_first(segmentation="x"), 'annotation 0: segmentation is "x"; accepted: run lengths, or polygons'),
         (_first(area=-1), "annotation 0: area is -1"),
         (_first(iscrowd=2), "annotation 0: iscrowd is 2"),
+        (_first(difficult="yes"), 'annotation 0: difficult is "yes"; allowed: 0 or 1'),
+        (_first(ignore=[1]), "annotation 0: ignore is a list; allowed: 0 or 1"),
+        (lambda c: c["images"][0].update(neg_category_ids=[2]), "image 7: neg_category_ids is not a list of"),
+        (lambda c: c["images"][1].update(not_exhaustive_category_ids=[[1]]), "image 3: not_exhaustive_categ"),
+        (_rare("x"), 'category 1 has frequency "x"; allowed: r, c or f'),
+        (lambda c: [each.update(file_name=None, coco_url="s/../x.png") for each in c["images"]], "leads out"),
         (_first(segmentation=[[1, 2, 3]]), "annotation 0: segmentation has a polygon"),
         (_first(segmentation=[[1, 2, 1e300, 2, 3, 4]]), "has a polygon far outside of the 40"),
         (lambda c: c["images"][0].update(width=10**12), "image 7 has no height and width"),
@@ -291,10 +305,58 @@ def test_a_dataset_whose_names_stand_twice_in_an_object_is_refused(tmp_path: Pat
         open_path(tmp_path, "vision")
 
 
-def score_results(path: Path, data: Path, task: str, *ids: str) -> TaskResult:
+def test_lvis_as_it_is_published_is_scored_by_its_own_rules(tmp_path: Path) -> None:
+    def change(written: dict[str, Any]) -> None:
+        for image in written["images"]:  # from the training and the validation images of COCO
+            image["coco_url"] = (
+                f"http://images.example/{'train' if image['id'] == 7 else 'val'}2017/{image.pop('file_name')}"
+            )
+        written["images"][0]["not_exhaustive_category_ids"] = [90]
+        written["annotations"][1]["iscrowd"] = 0
+        _rare("r")(written)
+
+    coco(tmp_path, change)
+    pictures(tmp_path / "val2017", "a.png")
+    pictures(tmp_path / "train2017", "b.png")
+    file, path = tmp_path / "lvis_v1_val.json", tmp_path / "results.json"
+    (tmp_path / "annotations.json").rename(file)
+    dataset = open_path(file, "vision")
+    assert all(isinstance(sample.read(), EncodedImage) for sample in dataset)
+    right = {"image_id": 7, "category_id": 90, "bbox": [1, 2, 10, 8], "score": 0.5}
+    # image 7 may have more of its class, and nobody looked for it in image 3
+    wrong = [{**right, "bbox": [20, 20, 9, 9], "score": 0.9}, {**right, "image_id": 3, "score": 0.9}]
+    path.write_text(json.dumps([*wrong, right]))
+    result = score_results(path, file, "object_detection")
+    assert result.definition.startswith("LVIS AP (pycocotools ")
+    figures = [result.score(name) for name in ("AP", "AP_r", "AP_c")]
+    assert figures == [pytest.approx(0.5), 0.0, None]
+    named = score_results(path, file, "object_detection", average_precision="coco")
+    assert named.definition.startswith("COCO AP (pycocotools ")
+    assert named.score("AP") == pytest.approx(0.5 / 3)
+    with pytest.raises(DatasetError, match="lists no neg_category_ids, which LVIS's AP needs"):
+        score_results(path, coco(tmp_path / "coco"), "object_detection", average_precision="lvis")
+
+
+def test_a_difficult_object_of_voc_is_neither_hit_nor_missed(tmp_path: Path) -> None:
+    dataset, path = voc(tmp_path / "data"), tmp_path / "results.json"
+    cat = {"image_id": "one", "category_id": "cat", "bbox": [0, 0, 40, 20], "score": 0.5}
+    dog = {"image_id": "one", "category_id": "dog", "bbox": [2, 3, 1, 2], "score": 0.9}
+    path.write_text(json.dumps([cat, dog, {**cat, "image_id": "two", "score": 0.6}]))
+    result = score_results(path, dataset, "object_detection", average_precision="voc")
+    assert result.definition.startswith("VOC AP (")
+    assert {each.name: each.value for each in result.scores} == {"VOC_AP": 0.5, "VOC2007_AP": 0.5}
+    assert result.details["classes"] == [
+        {"name": "cat", "objects": 1, "predictions": 2, "VOC_AP": 0.5, "VOC2007_AP": 0.5},
+        {"name": "dog", "objects": 0, "predictions": 1, "VOC_AP": None, "VOC2007_AP": None},
+    ]
+    assert result.details["curve"]["precision"] == [0.5] * 101
+
+
+def score_results(path: Path, data: Path, task: str, *ids: str, **parameters: Any) -> TaskResult:
     """Scores a file against a dataset, or some of its images."""
     choice = DatasetChoice(path=data, sample_ids=ids or None)
-    return score(ScoreRequest(task=task, predictions=path, dataset=choice), Catalog(), None).result
+    request = ScoreRequest(task=task, predictions=path, dataset=choice, parameters=parameters)
+    return score(request, Catalog(), None).result
 
 
 def test_results_of_another_tool_are_scored(tmp_path: Path) -> None:
