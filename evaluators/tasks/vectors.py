@@ -1,7 +1,7 @@
 """The metrics of vectors of numbers: regression, and embeddings.
 
-For regression, they measure the distance of numbers from their targets; for embeddings, they measure the
-similarity to reference vectors and the recall among nearest neighbours.
+For regression, they measure the distance of numbers from their targets, and the correlation with them; for
+embeddings, they measure the similarity to reference vectors and the retrieval among nearest neighbours.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from inferometer.agent.tasks.predictions import Predictions, Values
 from inferometer.evaluators.datasets.base import Sample, TargetValues
-from inferometer.evaluators.intervals import ScoreInterval, ratio_interval
+from inferometer.evaluators.intervals import RESAMPLES, ScoreInterval, bootstrap_intervals, ratio_interval
 from inferometer.evaluators.tasks.metric import (
     Score,
     TaskMetric,
@@ -27,7 +27,10 @@ from inferometer.evaluators.tasks.metric import (
 from inferometer.manifests.errors import DatasetError, PredictionError
 from inferometer.manifests.schema import ModelManifest
 
-DEFINITION = "MAE, RMSE and R² of each number, mean over the numbers, version 1"
+DEFINITION = "MAE, RMSE, R², MAPE and the correlations of each number, mean over the numbers, version 1"
+_MOST_DRAWN = 10**8
+"""The maximum number of values that the draws of a bootstrap contain together."""
+_LEAST_DRAWS = 200
 
 _Numbers = NDArray[np.float64]
 
@@ -37,8 +40,9 @@ class RegressionMetric(TaskMetric):
 
     The mean absolute error, the root of the mean squared error and the coefficient of determination are
     computed for each of the k numbers over the samples; a score is their mean, as in scikit-learn with
-    ``multioutput="uniform_average"``. R² is undefined for targets that are all the same, which are left out
-    of its mean; if there are no others, it is None.
+    ``multioutput="uniform_average"``, as is the mean absolute percentage error, a share. The correlations are
+    those of ``scipy.stats``. R² is undefined for targets that are all the same, and a correlation also for
+    such predictions: they are left out of its mean; if there are no others, it is None.
     """
 
     task = "regression"
@@ -68,6 +72,7 @@ class RegressionMetric(TaskMetric):
         self._predicted.append(values)
         self._targets.append(truth.values)
 
+    @np.errstate(over="ignore")
     def result(self) -> TaskResult | None:
         """Returns the scores; None if no input with targets was predicted."""
         if not self._targets:
@@ -77,17 +82,23 @@ class RegressionMetric(TaskMetric):
             "MAE": _absolute(predicted, targets),
             "RMSE": _root_of_squares(predicted, targets),
             "R2": _determination(predicted, targets),
+            "MAPE": _relative(predicted, targets).mean(axis=0),
+            "Pearson": _correlation(predicted, targets),
+            "Spearman": _correlation(_ranks(_places(predicted)), _ranks(_places(targets))),
         }
         details = {n: [float(v) if np.isfinite(v) else None for v in each] for n, each in figures.items()}
-        intervals, scores = _intervals(predicted, targets), []
+        intervals = {**_intervals(predicted, targets), **_correlation_intervals(predicted, targets)}
+        intervals["MAPE"] = ratio_interval(_relative(predicted, targets), np.ones_like(targets))
+        least, scores = {"R2": -np.inf, "Pearson": -1.0, "Spearman": -1.0}, []
         for name, each in figures.items():
             value = _mean(each)
             if not np.isfinite(value):
                 scores.append(Score(name, None))
-            elif name == "R2":
-                scores.append(score_within(name, value, intervals[name], most=1.0))
             else:
-                scores.append(score_within(name, value, intervals[name], least=0.0))
+                most = 1.0 if name in least else np.inf
+                scores.append(
+                    score_within(name, value, intervals[name], least=least.get(name, 0.0), most=most)
+                )
         labels = self.manifest.output.parameters.labels
         return TaskResult(
             self.task, DEFINITION, len(targets), scores, {"values": list(labels), "scores": details}
@@ -139,6 +150,45 @@ def _determination(predicted: _Numbers, targets: _Numbers) -> _Numbers:
     return shares
 
 
+def _relative(predicted: _Numbers, targets: _Numbers) -> _Numbers:
+    """Returns ``|y - ŷ| / max(|y|, ε)``, with the ε of float64, as in scikit-learn."""
+    errors: _Numbers = np.abs(predicted - targets) / np.maximum(np.abs(targets), np.finfo(np.float64).eps)
+    return errors
+
+
+def _correlation(one: _Numbers, other: _Numbers) -> _Numbers:
+    """Returns Pearson's r of each number; NaN if one side is always the same."""
+    a, b = (_scaled(scaled - scaled.mean(axis=0))[0] for scaled in (_scaled(one)[0], _scaled(other)[0]))
+    varied = (one.max(axis=0) > one.min(axis=0)) & (other.max(axis=0) > other.min(axis=0))
+    spread = np.sqrt(np.square(a).sum(axis=0) * np.square(b).sum(axis=0))
+    return np.divide((a * b).sum(axis=0), spread, out=np.full(len(spread), np.nan), where=varied)
+
+
+def _places(values: _Numbers) -> NDArray[np.int64]:
+    """Returns the place of each value among the different values of its column, int64, samples × k."""
+    return np.stack([np.unique(column, return_inverse=True)[1] for column in values.T], axis=1)
+
+
+def _ranks(places: NDArray[np.int64]) -> _Numbers:
+    """Returns the rank of each value in its column; equal values share the mean of their ranks."""
+    counts = [np.bincount(column) for column in places.T]
+    means = [each.cumsum() - (each - 1) / 2 for each in counts]
+    return np.stack([of_one[column] for of_one, column in zip(means, places.T, strict=True)], axis=1)
+
+
+def _correlation_intervals(predicted: _Numbers, targets: _Numbers) -> dict[str, ScoreInterval | None]:
+    """Returns the bootstrap intervals of the correlations; for very many values, from fewer draws or none."""
+    ranks = _places(predicted), _places(targets)
+
+    def correlations(drawn: NDArray[np.int64]) -> tuple[float, float]:
+        by_rank = _correlation(*(_ranks(each[drawn]) for each in ranks))
+        return _mean(_correlation(predicted[drawn], targets[drawn])), _mean(by_rank)
+
+    draws = min(RESAMPLES, _MOST_DRAWN // targets.size)
+    found = bootstrap_intervals(correlations, len(targets), 2, draws if draws >= _LEAST_DRAWS else 0)
+    return dict(zip(("Pearson", "Spearman"), found, strict=True))
+
+
 def _scaled(values: _Numbers) -> tuple[_Numbers, NDArray[np.int32]]:
     """Divides each column by a power of two, which is exact, so that no sum and no square overflows.
 
@@ -164,14 +214,17 @@ _DECIMALS = 6
 
 
 class EmbeddingMetric(TaskMetric):
-    """Cosine similarity to reference vectors, and recall at 1, 5 and 10.
+    """Cosine similarity to reference vectors, recall at 1, 5 and 10, and the rank of what is retrieved.
 
     The similarity is the mean over the samples with a ``TargetValues``. The recall at k is the share of the
     labelled samples that have one of their own label among their k nearest neighbours by cosine, where the
     neighbours are the other labelled samples of the evaluation (Jégou et al., "Product Quantization for
     Nearest Neighbor Search", 2011; by class as in Oh Song et al., "Deep Metric Learning via Lifted Structured
     Feature Embedding", 2016). A sample with a unique label is a neighbour, but not a query. Of
-    neighbours with the same similarity, to six decimals, the one that was added first is nearer.
+    neighbours with the same similarity, to six decimals, the one that was added first is nearer. MRR is the
+    mean reciprocal rank of the nearest neighbour with the same label. mAP is the mean over the queries of the
+    average precision over all neighbours, where those with the same similarity count together; see
+    ``Ranking``.
 
     A vector of zeros has no direction, and is not accepted as a prediction.
     """
@@ -221,24 +274,59 @@ class EmbeddingMetric(TaskMetric):
         details: Mapping[str, Any] = {}
         similarities = np.asarray(self._similarities, np.float64)
         scores = [mean_score("cosine similarity", similarities, least=-1.0, most=1.0)]
-        ranks = np.empty(0, np.int64)
+        ranks, precisions = np.empty(0, np.int64), np.empty(0)
         if self._labels:
-            ranks = _nearest_ranks(np.stack(self._vectors), self._labels)
+            ranks, precisions = _retrieved(np.stack(self._vectors), self._labels)
             details = {"labelled_samples": len(self._labels), "queries": len(ranks)}
         scores += [share_score(f"recall@{k}", ranks < k) for k in RECALL_RANKS]
+        scores.append(mean_score("MRR", 1 / (ranks + 1), least=0.0, most=1.0))
+        scores.append(mean_score("mAP", precisions, least=0.0, most=1.0))
         if not len(similarities):
             scores.append(scores.pop(0))
         return TaskResult(
             self.task,
-            "cosine similarity to the reference; recall@k among the other samples, by label",
+            "cosine similarity to the reference; recall@k, MRR and mAP among the other samples, by label",
             self._samples,
             scores,
             details,
         )
 
 
-def _nearest_ranks(vectors: NDArray[np.floating[Any]], labels: list[str]) -> NDArray[np.int64]:
-    """Returns for each sample how many neighbours are nearer than the nearest one with the same label.
+class Ranking:
+    """The ranking of items by their scores, some of which are relevant.
+
+    Args:
+        scores: float64, items.
+        relevant: bool, items.
+    """
+
+    def __init__(self, scores: _Numbers, relevant: NDArray[np.bool_]) -> None:
+        hits = np.flatnonzero(relevant)
+        self._hits = hits[np.argsort(scores[hits])]
+        ordered = scores[self._hits]
+        self._passed = np.searchsorted(ordered, scores, side="right")
+        """How many of the relevant items each item scores at least as much as."""
+        self._first = np.searchsorted(ordered, ordered, side="left")
+
+    def average_precision(self, weights: _Numbers | None = None) -> float:
+        """Returns the mean precision at the relevant items, as in scikit-learn; 0 if there are none.
+
+        Items with equal scores are retrieved together.
+
+        Args:
+            weights: How often each item counts, float64; None means once.
+        """
+        above = np.bincount(self._passed, weights, len(self._hits) + 1)[:0:-1].cumsum()[::-1]
+        own = np.ones(len(self._hits)) if weights is None else weights[self._hits]
+        right, total = own[::-1].cumsum()[::-1][self._first], own.sum()
+        shares = np.divide(right, above, out=np.zeros(len(right)), where=above > 0)
+        return float(own @ shares / total) if total else 0.0
+
+
+def _retrieved(
+    vectors: NDArray[np.floating[Any]], labels: list[str]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Returns for each query how many neighbours are nearer than the nearest with its label, and its AP.
 
     Memory is bounded: similarities are computed in blocks of samples.
 
@@ -247,13 +335,14 @@ def _nearest_ranks(vectors: NDArray[np.floating[Any]], labels: list[str]) -> NDA
         labels: One for each sample.
 
     Returns:
-        int64; one rank, from 0, for each sample that shares its label with another one, in sample order.
+        int64 and float64: a rank, from 0, and an average precision for each sample that shares its label with
+        another one, in sample order.
     """
     numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
     classes = np.asarray([numbers[label] for label in labels], np.int64)
     asked = np.flatnonzero(np.bincount(classes)[classes] > 1)
     double = vectors.astype(np.float64)
-    ranks = np.empty(len(asked), np.int64)
+    ranks, precisions = np.empty(len(asked), np.int64), np.empty(len(asked))
     rows = max(1, _BLOCK_ELEMENTS // len(labels))
     for start in range(0, len(asked), rows):
         block = asked[start : start + rows]
@@ -264,7 +353,11 @@ def _nearest_ranks(vectors: NDArray[np.floating[Any]], labels: list[str]) -> NDA
         best = similarities[np.arange(len(block)), nearest, np.newaxis]
         before = np.arange(len(labels)) < nearest[:, np.newaxis]
         ranks[start : start + rows] = ((similarities > best) | ((similarities == best) & before)).sum(axis=1)
-    return ranks
+        same[np.arange(len(block)), block] = False
+        precisions[start : start + rows] = [
+            Ranking(*each).average_precision() for each in zip(similarities, same, strict=True)
+        ]
+    return ranks, precisions
 
 
 def _direction(vector: NDArray[Any]) -> NDArray[np.float64] | None:
