@@ -406,7 +406,9 @@ def _percentiles(drawn: _Numbers, percentiles: tuple[float, float]) -> ScoreInte
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def ratio_interval(parts: _Numbers, wholes: _Numbers, power: float = 1.0) -> ScoreInterval | None:
+def ratio_interval(
+    parts: _Numbers, wholes: _Numbers, power: float = 1.0, counts: NDArray[np.int64] | None = None
+) -> ScoreInterval | None:
     """Returns the 95 % interval of the mean over columns of ``(Σ parts / Σ wholes) ** power``.
 
     Σ is over samples. It is the studentised bootstrap: it resamples the distance from the figure in units of
@@ -417,25 +419,31 @@ def ratio_interval(parts: _Numbers, wholes: _Numbers, power: float = 1.0) -> Sco
         parts: float64, samples × columns.
         wholes: float64, of the same shape; a column whose sum is 0 is left out of the mean.
         power: The exponent; 0.5 for roots of mean squares.
+        counts: How many equal samples each row stands for; None means one.
 
     Returns:
         The interval; None for fewer than ``LEAST_SAMPLES``, or if too many draws have no spread.
     """
-    samples = len(parts)
+    rows = len(parts)
+    samples = rows if counts is None else int(counts.sum())
     defined = wholes.sum(axis=0) > 0
     if samples < LEAST_SAMPLES or not defined.any():
         return None
     parts, wholes = parts[:, defined], wholes[:, defined]
-    [value], [error] = _studied(np.ones((1, samples)), parts, wholes, power)
+    given = np.ones(rows) if counts is None else counts.astype(np.float64)
+    [value], [error] = _studied(given[np.newaxis], parts, wholes, power)
     rounding = abs(value) * np.finfo(np.float64).eps * samples
     if not error > rounding:
         return None
     random, distances = np.random.default_rng(_SEED), np.empty(0)
-    block = max(1, _BLOCK_ELEMENTS // max(samples, parts.shape[1]))
+    block = max(1, _BLOCK_ELEMENTS // max(rows, parts.shape[1]))
     for start in range(0, RESAMPLES, block):
         draws = min(block, RESAMPLES - start)
-        places = random.integers(0, samples, (draws, samples)) + samples * np.arange(draws)[:, np.newaxis]
-        weights = np.bincount(places.ravel(), minlength=draws * samples).reshape(draws, samples)
+        if counts is not None:
+            weights = random.multinomial(samples, given / samples, draws)
+        else:
+            places = random.integers(0, rows, (draws, rows)) + rows * np.arange(draws)[:, np.newaxis]
+            weights = np.bincount(places.ravel(), minlength=draws * rows).reshape(draws, rows)
         values, errors = _studied(weights.astype(np.float64), parts, wholes, power)
         varied = errors > rounding
         distances = np.append(distances, (values[varied] - value) / errors[varied])

@@ -1,15 +1,16 @@
 """The metrics of classification, of images and of texts, and of question answering.
 
-For images, these are top-1, top-5 and the calibration of the probabilities; for texts, accuracy and F1. For
-question answering, they are exact match and F1 as SQuAD's script computes them.
+For images, these are top-1 and top-5; for texts, accuracy; for both, F1, precision, recall, and the quality
+of the probabilities. For question answering, they are exact match and F1 as SQuAD's script computes them.
 """
 
 from __future__ import annotations
 
 import re
 import string
+from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,29 +20,32 @@ from inferometer.agent.tasks.predictions import Classifications, Predictions, Te
 from inferometer.evaluators.datasets.base import AcceptedAnswers, Sample
 from inferometer.evaluators.tasks.accuracy import Accuracy, ClassIndex, decimal
 from inferometer.evaluators.tasks.metric import (
-    MOST_COUNTS,
+    MOST_DRAWN_COUNTS,
+    ClassCounts,
     Score,
     ScoringFailure,
     TaskMetric,
     TaskResult,
     counted_score,
     mean_score,
-    ratio_score,
     share_score,
     truth_of,
 )
 from inferometer.manifests.errors import ConfigurationError, DatasetError, PredictionError
 from inferometer.manifests.schema import ModelManifest, Transform
 
-DEFINITION = "top-k accuracy, Wilson intervals; ECE of 15 bins (Guo et al. 2017)"
+_CALIBRATION = "ECE of 15 bins (Guo et al. 2017)"
+_MACRO = f"F1, precision and recall, means over the classes present (macro); {_CALIBRATION}"
+DEFINITION = f"top-k accuracy, Wilson intervals; {_MACRO}"
 _TOP = 5
 _UNLABELLED = -1
 _BINS = 15
+_EDGES = np.linspace(0, 1, _BINS + 1)[1:-1]
 _ROUNDING = 1e-3
 
 
 class ClassificationMetric(TaskMetric):
-    """Counts correct classes, and records the model's confidence in the best class. Not thread-safe.
+    """Counts correct classes, and records the best class and the model's confidence. Not thread-safe.
 
     A class of the dataset that the model lacks fails the whole evaluation, since every share would be wrong.
     """
@@ -51,7 +55,8 @@ class ClassificationMetric(TaskMetric):
     def __init__(self, manifest: ModelManifest) -> None:
         super().__init__(manifest)
         self._classes = ClassIndex(manifest.output.parameters.labels)
-        self._calibration = _Calibration(manifest)
+        self._confusion = _Confusion(manifest.output.parameters.labels)
+        self._probabilities = _Probabilities(manifest)
         self._top1 = self._top5 = self._evaluated = 0
 
     @property
@@ -92,7 +97,8 @@ class ClassificationMetric(TaskMetric):
         self._top1 += int(hits[:, 0].sum())
         self._top5 += int(hits.any(axis=1).sum())
         self._evaluated += len(hits)
-        self._calibration.add(predictions, labelled, hits[:, 0])
+        self._confusion.add(expected[labelled], indices[labelled, 0])
+        self._probabilities.add(indices[labelled], predictions.probabilities[labelled], expected[labelled])
         return ()
 
     def result(self) -> TaskResult | None:
@@ -103,22 +109,25 @@ class ClassificationMetric(TaskMetric):
         scores = [
             counted_score("top-1", found.top1, found.evaluated),
             counted_score("top-5", found.top5, found.evaluated),
+            *self._probabilities.scores(),
+            *self._confusion.scores(),
         ]
-        error = self._calibration.error(found.evaluated)
-        if error is not None:
-            scores.append(Score("ECE", error))
-        details = {} if error is None else {"calibration": self._calibration.bins()}
+        details = self._probabilities.details() | self._confusion.details(self._probabilities.class_errors())
         return TaskResult(self.task, DEFINITION, found.evaluated, tuple(scores), details)
 
 
-class _Calibration:
-    """The expected calibration error, over bins of equal width, in constant memory.
+class _Probabilities:
+    """The calibration error, over bins of equal width, and the log loss and the Brier score.
 
-    Source: Guo, Pleiss, Sun and Weinberger, "On Calibration of Modern Neural Networks", ICML 2017, equation
-    3: the mean of ``|accuracy - confidence|`` over the bins, weighted by their samples; a bin includes its
-    upper end. It has no interval, because resampling inflates a sum of absolute values.
+    The expected calibration error is that of Guo, Pleiss, Sun and Weinberger, "On Calibration of Modern
+    Neural Networks", ICML 2017, equation 3: the mean of ``|accuracy - confidence|`` over the bins, weighted
+    by their samples; a bin includes its upper end. It has no interval, because resampling inflates a sum of
+    absolute values. That of a class compares its probability, of every input, with how often it is right
+    (Kull et al., "Beyond Temperature Scaling", NeurIPS 2019, class-wise). Log loss and Brier score are those
+    of scikit-learn's ``log_loss`` and ``brier_score_loss``; like the calibration of classes, they are defined
+    only if the probabilities of all of the model's labels are kept.
 
-    It is defined only for probabilities. Outputs are regarded as such after a softmax here; without one, as
+    All are defined only for probabilities. Outputs are regarded as such after a softmax here; without one, as
     long as each is in 0…1, and those of an input add up to at most 1, or to 1 if all classes are present.
     """
 
@@ -126,61 +135,178 @@ class _Calibration:
         parameters = manifest.output.parameters
         self._trusted = parameters.probabilities_transform is Transform.SOFTMAX
         self._classes = len(parameters.labels)
-        self._are_probabilities = True
+        self._are_probabilities, self._are_all = True, self._classes > 0
         self._counts = np.zeros(_BINS, np.int64)
         self._confidence = np.zeros(_BINS)
         self._right = np.zeros(_BINS, np.int64)
+        self._excess = np.zeros((self._classes, _BINS))
+        """The inputs of each class minus its probabilities, by the bin of the probability."""
+        self._losses, self._squares = array("d"), array("d")
 
-    def add(
-        self, predictions: Classifications, labelled: NDArray[np.bool_], right: NDArray[np.bool_]
-    ) -> None:
-        """Adds the ``labelled`` inputs; ``right`` marks those whose best class is correct."""
+    def add(self, indices: NDArray[np.int64], given: NDArray[Any], true: NDArray[np.int64]) -> None:
+        """Adds inputs.
+
+        Args:
+            indices: int64, inputs × k.
+            given: float, inputs × k; the outputs of these classes.
+            true: int64, inputs; the right classes.
+        """
         if not self._are_probabilities:
             return
-        probabilities = predictions.probabilities[labelled].astype(np.float64)
-        if not self._trusted and not self._plausible(probabilities):
+        probabilities = given.astype(np.float64)
+        if not self._plausible(probabilities):
             self._are_probabilities = False
             return
-        best = probabilities[:, 0]
-        bins = np.clip(np.ceil(best * _BINS).astype(np.int64) - 1, 0, _BINS - 1)
+        best, hits = probabilities[:, 0], indices == true[:, np.newaxis]
+        bins = _bins_of(best)
         self._counts += np.bincount(bins, minlength=_BINS)
         self._confidence += np.bincount(bins, best, minlength=_BINS)
-        self._right += np.bincount(bins[right], minlength=_BINS)
+        self._right += np.bincount(bins[hits[:, 0]], minlength=_BINS)
+        known = (indices >= 0) & (indices < self._classes)
+        self._are_all &= indices.shape[1] == self._classes and bool(known.all())
+        self._are_all &= bool((np.count_nonzero(hits, axis=1) == 1).all())
+        if self._are_all:
+            self._add_all(indices, probabilities, hits, float(np.finfo(given.dtype).eps))
 
-    def error(self, samples: int) -> float | None:
-        """Returns the expected calibration error; None if the outputs are not probabilities."""
+    def _add_all(
+        self,
+        indices: NDArray[np.int64],
+        probabilities: NDArray[np.float64],
+        hits: NDArray[np.bool_],
+        epsilon: float,
+    ) -> None:
+        own = probabilities[hits]
+        self._losses.extend((-np.log(np.clip(own, epsilon, 1 - epsilon))).tolist())
+        squares = np.square(probabilities).sum(axis=1) - 2 * own + 1
+        self._squares.extend((squares / 2 if self._classes == 2 else squares).tolist())
+        places = (indices * _BINS + _bins_of(probabilities)).ravel()
+        excess = np.bincount(places, (hits - probabilities).ravel(), self._excess.size)
+        self._excess += excess.reshape(self._excess.shape)
+
+    def scores(self) -> list[Score]:
+        """Returns the scores that are defined."""
+        samples = int(self._counts.sum())
         if not self._are_probabilities or not samples:
-            return None
-        return float(np.abs(self._right - self._confidence).sum() / samples)
+            return []
+        found = [Score("ECE", float(np.abs(self._right - self._confidence).sum() / samples))]
+        if self._are_all:
+            found.append(mean_score("log loss", np.array(self._losses), least=0.0))
+            found.append(mean_score("Brier", np.array(self._squares), least=0.0))
+        return found
 
-    def bins(self) -> list[dict[str, float | int]]:
+    def class_errors(self) -> NDArray[np.float64] | None:
+        """Returns the calibration error of each of the model's classes; None if it is not defined."""
+        if not self._are_probabilities or not self._are_all or not self._losses:
+            return None
+        errors: NDArray[np.float64] = np.abs(self._excess).sum(axis=1) / len(self._losses)
+        return errors
+
+    def details(self) -> dict[str, Any]:
         """Returns, for each non-empty bin, its samples, mean confidence and share of correct predictions."""
-        return [
+        bins = [
             {"samples": int(count), "confidence": float(confidence / count), "accuracy": float(right / count)}
             for count, confidence, right in zip(self._counts, self._confidence, self._right, strict=True)
             if count
         ]
+        return {"calibration": bins} if self._are_probabilities and bins else {}
 
     def _plausible(self, probabilities: NDArray[np.float64]) -> bool:
         sums = probabilities.sum(axis=1)
         every = probabilities.shape[1] == self._classes
-        return bool(
-            (probabilities >= 0).all()
-            and (sums <= 1 + _ROUNDING).all()
-            and (not every or (sums >= 1 - _ROUNDING).all())
+        in_range = self._trusted or (
+            (sums <= 1 + _ROUNDING).all() and (not every or (sums >= 1 - _ROUNDING).all())
         )
+        return bool((probabilities >= 0).all() and in_range)
+
+
+def _bins_of(probabilities: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Returns the bin of each probability, int64; a bin includes its upper end."""
+    bins: NDArray[np.int64] = np.searchsorted(_EDGES, probabilities)
+    return bins
 
 
 _MOST_DETAILED_CLASSES = 100
 
 
-class TextClassificationMetric(TaskMetric):
-    """Accuracy and F1 of the best class of each text.
+class _Confusion:
+    """The right and the predicted class of each input.
 
-    F1 is the harmonic mean of precision and recall of a class, 2 tp / (2 tp + fp + fn). It is the mean over
-    the classes that occur among the labels or the predictions, as in scikit-learn's ``f1_score`` with
-    ``average="macro"``. If the model has two labels and the manifest names the ``positive_label``, it is the
-    F1 of only the positive class, and undefined while neither labels nor predictions contain it.
+    F1, precision and recall are means over the classes that occur among either, as in scikit-learn with
+    ``average="macro"``, or those of one ``positive`` class, undefined while it does not occur. A class that
+    is never predicted has the precision 0, and one that is never right the recall 0.
+    """
+
+    def __init__(self, labels: Sequence[str], positive: int | None = None) -> None:
+        self._labels, self._positive = labels, positive
+        self._true, self._predicted = array("q"), array("q")
+
+    def add(self, true: NDArray[np.int64], predicted: NDArray[np.int64]) -> None:
+        """Adds inputs, int64 each."""
+        self._true.extend(true.tolist())
+        self._predicted.extend(predicted.tolist())
+
+    def accuracy(self) -> Score:
+        """Returns the share of inputs whose predicted class is right."""
+        return share_score("accuracy", np.array(self._true) == np.array(self._predicted))
+
+    def scores(self) -> list[Score]:
+        """Returns F1, precision and recall, with intervals."""
+        present, true, predicted = self._occurring()
+        counts = _counted(true, predicted, len(present))
+        kept = (
+            np.arange(len(present)) if self._positive is None else np.flatnonzero(present == self._positive)
+        )
+        if not len(kept):
+            return [Score(name, None) for name in counts.figures()]
+        chosen = ClassCounts(counts.hits[kept], counts.true[kept], counts.predicted[kept])
+        pairs, times = np.unique(true * len(present) + predicted, return_counts=True)
+        sides = (pairs // len(present), pairs % len(present))
+        small = len(pairs) * len(kept) <= MOST_DRAWN_COUNTS
+        each = ClassCounts.of_each(*(side[:, np.newaxis] == kept for side in sides)) if small else None
+        return chosen.macro_scores(each, times)
+
+    def details(self, errors: NDArray[np.float64] | None) -> dict[str, Any]:
+        """Returns the figures of each class that occurs and, if they are few, the confusion matrix.
+
+        Args:
+            errors: The calibration error of each of the model's classes.
+        """
+        present, true, predicted = self._occurring()
+        counts = _counted(true, predicted, len(present))
+        names = dict(enumerate(self._labels))
+        each = {
+            "labels": [names.get(index, str(index)) for index in present.tolist()],
+            "true": counts.true.tolist(),
+            "predicted": counts.predicted.tolist(),
+            **{name: values.tolist() for name, values in counts.figures().items()},
+            **({} if errors is None else {"ECE": errors[present].tolist()}),
+        }
+        size = max(len(self._labels), int(present[-1]) + 1)
+        if size > _MOST_DETAILED_CLASSES or present[0] < 0:
+            return {"per_class": each}
+        matrix = np.bincount(present[true] * size + present[predicted], minlength=size**2)
+        shown = [names.get(index, str(index)) for index in range(size)]
+        rows = matrix.reshape(size, size).tolist()
+        return {"confusion_matrix": {"labels": shown, "rows": rows}, "per_class": each}
+
+    def _occurring(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Returns the classes that occur, and the places of the right and of the predicted ones in them."""
+        true, predicted = np.array(self._true, np.int64), np.array(self._predicted, np.int64)
+        present = np.union1d(true, predicted)
+        return present, np.searchsorted(present, true), np.searchsorted(present, predicted)
+
+
+def _counted(true: NDArray[np.int64], predicted: NDArray[np.int64], classes: int) -> ClassCounts:
+    return ClassCounts(
+        *(np.bincount(each, minlength=classes) for each in (true[true == predicted], true, predicted))
+    )
+
+
+class TextClassificationMetric(TaskMetric):
+    """Accuracy, F1, precision and recall of the best class of each text, and the quality of probabilities.
+
+    If the model has two labels and the manifest names the ``positive_label``, F1, precision and recall are
+    those of only the positive class.
 
     A label of the dataset is matched by the rules of ``ClassIndex``. A whole number is the index of a class
     if no label of the model is a number, as in datasets whose columns hold indices.
@@ -198,8 +324,9 @@ class TextClassificationMetric(TaskMetric):
         self._classes = ClassIndex(labels)
         self._named = not labels or any(decimal(label.strip()) is not None for label in labels)
         self._positive = _positive(manifest.output.parameters.positive_label, labels)
-        self._true: list[int] = []
-        self._predicted: list[int] = []
+        self._confusion = _Confusion(labels, self._positive)
+        self._probabilities = _Probabilities(manifest)
+        self._samples = 0
 
     def check(self, sample: Sample) -> None:
         """Checks that the model has the class of a sample; raises DatasetError if it does not."""
@@ -214,24 +341,25 @@ class TextClassificationMetric(TaskMetric):
             return
         if not prediction.indices.shape[1]:
             raise PredictionError("its prediction has no class")
-        self._true.append(index)
-        self._predicted.append(int(prediction.indices[0, 0]))
+        true = np.array([index], np.int64)
+        self._confusion.add(true, prediction.indices[:, 0])
+        self._probabilities.add(prediction.indices, prediction.probabilities, true)
+        self._samples += 1
 
     def result(self) -> TaskResult | None:
-        """Returns accuracy and F1; None if no text with a label was predicted."""
-        if not self._true:
+        """Returns the scores; None if no text with a label was predicted."""
+        if not self._samples:
             return None
-        true, predicted = np.asarray(self._true, np.int64), np.asarray(self._predicted, np.int64)
-        classes = max(len(self._labels), int(max(true.max(), predicted.max())) + 1)
-        scores = [share_score("accuracy", true == predicted), _f1(true, predicted, classes, self._positive)]
-        return TaskResult(
-            self.task, self._definition(), len(true), scores, self._details(true, predicted, classes)
-        )
+        scores = [self._confusion.accuracy(), *self._confusion.scores(), *self._probabilities.scores()]
+        details = self._probabilities.details() | self._confusion.details(self._probabilities.class_errors())
+        return TaskResult(self.task, self._definition(), self._samples, scores, details)
 
     def _definition(self) -> str:
         if self._positive is None:
-            return "accuracy; F1, the mean over the classes present (macro)"
-        return f"accuracy; F1 of the class {self._labels[self._positive]}"
+            return f"accuracy; {_MACRO}"
+        return (
+            f"accuracy; F1, precision and recall of the class {self._labels[self._positive]}; {_CALIBRATION}"
+        )
 
     def _class_of(self, sample: Sample) -> int | None:
         if sample.label is None or sample.label_is_index or self._named:
@@ -244,48 +372,6 @@ class TextClassificationMetric(TaskMetric):
                 f"the dataset's class {index} is no index of the model's {len(self._labels)} classes"
             )
         return index
-
-    def _details(
-        self, true: NDArray[np.int64], predicted: NDArray[np.int64], classes: int
-    ) -> Mapping[str, Any]:
-        """Returns the confusion matrix, unless there are too many classes to show."""
-        if classes > _MOST_DETAILED_CLASSES:
-            return {}
-        matrix = np.bincount(true * classes + predicted, minlength=classes**2).reshape(classes, classes)
-        names = list(self._labels) or [str(index) for index in range(classes)]
-        return {"confusion_matrix": {"labels": names, "rows": matrix.tolist()}}
-
-
-def f1_score(
-    true: NDArray[np.int64], predicted: NDArray[np.int64], classes: int, positive: int | None = None
-) -> float:
-    """Returns F1 as ``TextClassificationMetric`` defines it; NaN if it is undefined.
-
-    Args:
-        true: int64, samples; the right class of each.
-        predicted: int64, samples.
-        classes: The number of classes.
-        positive: The only class for which to compute F1; None for the mean over all classes that are present.
-    """
-    hits = np.bincount(true[true == predicted], minlength=classes)
-    counted = np.bincount(true, minlength=classes) + np.bincount(predicted, minlength=classes)
-    present = counted > 0
-    if positive is not None:
-        return float(2 * hits[positive] / counted[positive]) if present[positive] else float("nan")
-    return float((2 * hits[present] / counted[present]).mean())
-
-
-def _f1(true: NDArray[np.int64], predicted: NDArray[np.int64], classes: int, positive: int | None) -> Score:
-    """Returns F1 with its interval, which is omitted for more than ``MOST_COUNTS`` samples times classes."""
-    value = f1_score(true, predicted, classes, positive)
-    if not np.isfinite(value):
-        return Score("F1", None)
-    columns = np.union1d(true, predicted) if positive is None else np.array([positive])
-    if len(true) * len(columns) > MOST_COUNTS:
-        return Score("F1", value)
-    of_true, of_predicted = (each[:, np.newaxis] == columns for each in (true, predicted))
-    parts, wholes = 2.0 * (of_true & of_predicted), of_true.astype(np.float64) + of_predicted
-    return ratio_score("F1", value, parts, wholes)
 
 
 def _positive(label: str, labels: Sequence[str]) -> int | None:

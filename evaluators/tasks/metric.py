@@ -130,6 +130,8 @@ def truth_of(sample: Sample, kind: type[T], missing: str) -> T | None:
     raise DatasetError(missing)
 
 
+MOST_DRAWN_COUNTS = 2**21
+"""The maximum count of numbers, samples × classes, for the intervals of F1, precision and recall."""
 MOST_COUNTS = 2**24
 """The maximum count of numbers, 128 MiB, for the interval of ratios; beyond it, there is no interval."""
 
@@ -153,6 +155,60 @@ def score_within(
     if interval is not None:
         interval = ScoreInterval(max(least, min(interval.low, value)), min(most, max(interval.high, value)))
     return Score(name, value, interval, unit)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClassCounts:
+    """The inputs of each class, int64 of shape (classes,); or float64, samples × classes, for single inputs.
+
+    Attributes:
+        hits: The inputs for which the class is right and predicted.
+        true: The inputs for which it is right.
+        predicted: The inputs for which it is predicted.
+    """
+
+    hits: NDArray[Any]
+    true: NDArray[Any]
+    predicted: NDArray[Any]
+
+    @classmethod
+    def of_each(cls, true: NDArray[np.bool_], predicted: NDArray[np.bool_]) -> ClassCounts:
+        """Returns the counts of single samples, each bool, samples × classes."""
+        return cls(*(each.astype(np.float64) for each in (true & predicted, true, predicted)))
+
+    def ratios(self) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
+        """Returns the part and the whole of F1, precision and recall, by name."""
+        both = self.true + self.predicted
+        return {
+            "F1": (2 * self.hits, both),
+            "precision": (self.hits, self.predicted),
+            "recall": (self.hits, self.true),
+        }
+
+    def figures(self) -> dict[str, NDArray[np.float64]]:
+        """Returns F1, precision and recall of each class, by name; 0 / 0 is 0, as in scikit-learn."""
+        return {
+            name: np.divide(part, whole, out=np.zeros(len(whole)), where=whole > 0)
+            for name, (part, whole) in self.ratios().items()
+        }
+
+    def macro_scores(self, each: ClassCounts | None, counts: NDArray[np.int64] | None = None) -> list[Score]:
+        """Returns the means of ``figures`` over the classes.
+
+        Args:
+            each: The samples, for intervals; None for no intervals.
+            counts: How many equal samples each of these stands for; None means one.
+        """
+        found = []
+        for name, values in self.figures().items():
+            interval = None
+            if each is not None:
+                part, whole = each.ratios()[name]
+                if interval := ratio_interval(part, whole, counts=counts):
+                    share = float(whole.any(axis=0).mean())  # the interval is of the classes that are defined
+                    interval = ScoreInterval(interval.low * share, interval.high * share)
+            found.append(score_within(name, float(values.mean()), interval, least=0.0, most=1.0))
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,7 +173,7 @@ _MATRIX = "A row of a matrix is a class of the truth, a cell the percent of it t
 class AccuracyPlot(Plot[BatchMeasurement]):
     """Bars of each evaluation's scores; below them, curves and confusion matrices for tasks that have them.
 
-    A classification has two bars, top-1 and top-5, in percent of the evaluated inputs.
+    A classification has two bars, top-1 and top-5, in percent of the evaluated inputs, and its matrix.
     """
 
     def shows(self, row: Row) -> bool:
@@ -190,6 +190,9 @@ class AccuracyPlot(Plot[BatchMeasurement]):
             charts.append(BarChart(Label(""), "evaluated inputs that were right (%)", lines, whole=100))
         results = [(label_of(each), each.measurement.task_result) for each, _ in others]
         charts += _charts([(label, result) for label, result in results if result is not None])
+        for evaluation, _ in of_classes:
+            if (result := evaluation.measurement.task_result) is not None:
+                charts += _matrix(label_of(evaluation), result.details)
         said = ["Counted over the inputs with a label and a prediction."] if of_classes else []
         return _drawing("Scores" if others else "Accuracy", charts, (*said, *notes), classes=bool(of_classes))
 

