@@ -6,6 +6,7 @@ without effect.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -104,7 +105,8 @@ Backend = Literal[
     "voc_segmentation",
     "paired_folder",
     "values_csv",
-    # texts
+    # rows of inputs, and texts
+    "table",
     "jsonl",
     "csv",
     "squad",
@@ -132,12 +134,16 @@ class FrameworkRequirement(Part):
     _constraint = field_validator("version")(check_constraint)
 
 
+_WHOLE_NUMBER = re.compile(r"-?\d+", re.ASCII)
+
+
 class OutputParameters(Part):
     """The interpretation of a model's output.
 
     ``probabilities_layer`` is the output's name or its index; ``labels`` are the class names in the order of
     the model's scores. If ``features_url``, a path or a URL, names a file with one label per line, it takes
-    precedence. The fields after ``element_type`` are for tasks other than classification.
+    precedence. A classification with a ``classes_layer`` takes the class of each input from that output, and
+    has no scores. The fields after it are for tasks other than classification.
 
     ``positive_label`` is the class, out of two, for which text classification reports F1. ``start_layer`` and
     ``end_layer`` are the outputs with the scores of each token as the first and the last of an answer, which
@@ -198,6 +204,16 @@ class OutputParameters(Part):
     embedding_layer: Layer = 0
 
     _spelt = model_validator(mode="before")(with_fields_spelt)
+
+    def class_index(self, name: str | int) -> int | None:
+        """Returns the index of a class that a model itself names; None if the labels do not have it.
+
+        A number is a label if all labels are numbers, as in models of scikit-learn; otherwise it is an index.
+        """
+        labels = self.labels
+        if isinstance(name, str) or (labels and all(map(_WHOLE_NUMBER.fullmatch, labels))):
+            return labels.index(str(name)) if str(name) in labels else None
+        return name if name >= 0 and (not labels or name < len(labels)) else None
 
     @property
     def scores_per_class(self) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -130,6 +131,11 @@ class Predictor(Closeable):
 
     precisions: ClassVar[frozenset[Precision]] = frozenset({Precision.FLOAT32})
     """The precisions to which the class can cast a model in code; if it casts nothing, keep the default."""
+    fixed_outputs: Mapping[str, int] = MappingProxyType({})
+    """The sizes of the first axes of outputs that declare a fixed one, although batches may have any size.
+
+    Such an output belongs to the whole batch, as a constant does. It is set by ``load``, as far as known.
+    """
 
     def __init__(self, manifest: ModelManifest, artifacts: Artifacts, options: PredictorOptions) -> None:
         self.manifest = manifest

@@ -11,15 +11,11 @@ from collections import Counter
 from inferometer.agent.hardware.environment import container_architecture
 from inferometer.agent.tasks.registry import POSTPROCESSORS
 from inferometer.manifests.errors import ManifestError, suggestion
-from inferometer.manifests.inputs import (
-    ImageParameters,
-    InputParameters,
-    TensorElementType,
-    is_numbered_layer,
-)
+from inferometer.manifests.inputs import ImageParameters, InputParameters, is_numbered_layer
 from inferometer.manifests.schema import HOOKS, ModelManifest
 
-_WITHOUT_STRINGS = ("mxnet", "pytorch")
+_REFUSED = {"mxnet": ("string", "int16", "uint16", "uint32"), "pytorch": ("string",)}
+"""The element types of inputs that a framework lacks."""
 _SCORES = ("", "float32", "float16")
 
 
@@ -42,13 +38,13 @@ def unsupported(manifest: ModelManifest, architecture: str = "") -> list[str]:
         for name, times in names.items()
         if times > 1
     ]
-    if manifest.framework.name.casefold() in _WITHOUT_STRINGS and any(
-        model_input.parameters.element_type is TensorElementType.STRING for model_input in manifest.inputs
-    ):
-        found.append(
-            f"field inputs.parameters.element_type: found 'string', which {manifest.framework.name} does not "
-            "accept; supported: ONNXRuntime"
-        )
+    refused = _REFUSED.get(manifest.framework.name.casefold(), ())
+    found += [
+        f"field inputs.parameters.element_type: found '{name}', which {manifest.framework.name} does not "
+        "accept; supported: ONNXRuntime"
+        for name in dict.fromkeys(each.parameters.element_type.value for each in manifest.inputs)
+        if name in refused
+    ]
     for place, model_input in enumerate(manifest.inputs):
         wanting = _of_input(model_input.parameters, names.total())
         found += [f"field inputs.{place}.parameters.{text}" for text in wanting]

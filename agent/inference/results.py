@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from inferometer.agent.hardware.environment import Device, Environment, Precision, Weights
 from inferometer.agent.preprocessing.inputs import Origin, Tensors
-from inferometer.agent.tasks.predictions import Outputs, PredictedInputs, RawOutputs
+from inferometer.agent.tasks.predictions import OF_WHOLE_BATCH, Outputs, PredictedInputs, RawOutputs
 from inferometer.agent.tasks.registry import POSTPROCESSORS
 from inferometer.manifests.errors import PredictionError
 from inferometer.manifests.schema import ModelManifest, ModelOutput
@@ -149,6 +150,7 @@ class Postprocessor:
     """Converts a model's outputs to predictions, according to the model's task. Thread-safe.
 
     ``feature_limit`` limits how much a task keeps, such as the best classes of each input; 0 keeps all.
+    ``fixed`` is ``Predictor.fixed_outputs``.
 
     Attributes:
         wants_inputs: Whether the task uses information about the inputs besides their number.
@@ -159,8 +161,12 @@ class Postprocessor:
         ManifestError: The manifest lacks a field that the task requires.
     """
 
-    def __init__(self, output: ModelOutput, feature_limit: int) -> None:
+    def __init__(
+        self, output: ModelOutput, feature_limit: int, fixed: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
         self._task = POSTPROCESSORS.find(output.type)(output, feature_limit)
+        self._is_raw = output.type == "raw"
+        self._fixed = fixed
         self.wants_inputs = self._task.wants_inputs
         self.invalid_row = self._task.invalid_row
 
@@ -181,14 +187,40 @@ class Postprocessor:
             PredictionError: The outputs do not match the manifest.
         """
         if not (size == 1 and self._task.takes_unbatched):
-            self._check_rows(tensors, size)
+            hint = "; for a model of one input at a time, use batch_size 1"
+            whole = whole_batch_outputs(
+                tensors, size, self._fixed, hint if self._task.takes_unbatched else ""
+            )
+            if whole and not self._is_raw:
+                tensors = {name: OF_WHOLE_BATCH if name in whole else each for name, each in tensors.items()}
         return self._task(tensors, PredictedInputs.of(size, origins) if origins else PredictedInputs(size))
 
-    def _check_rows(self, tensors: Tensors, size: int) -> None:
-        for name, tensor in tensors.items():
-            if tensor.ndim == 0 or len(tensor) != size:
-                hint = "; for a model of one input at a time, use batch_size 1"
-                raise PredictionError(
-                    f"output {name} has shape {list(tensor.shape)} for a batch of {size} inputs"
-                    + (hint if self._task.takes_unbatched else "")
-                )
+
+def whole_batch_outputs(
+    tensors: Tensors, size: int, fixed: Mapping[str, int], hint: str = ""
+) -> frozenset[str]:
+    """Returns the names of the outputs of a batch that belong to the whole batch, such as a loss.
+
+    They are single numbers, and tensors whose first axis has the ``fixed`` size that the model declares. A
+    fixed size of 1 is ignored for one input: exporters write it for an axis that is the batch after all.
+
+    Args:
+        tensors: The outputs.
+        size: The number of inputs.
+        fixed: The fixed sizes by name; see ``Predictor.fixed_outputs``.
+        hint: Advice to end an error with.
+
+    Raises:
+        PredictionError: Another output does not have a row for each input.
+    """
+    whole = {
+        name
+        for name, tensor in tensors.items()
+        if not tensor.ndim or (len(tensor) == fixed.get(name) and not len(tensor) == size == 1)
+    }
+    for name, tensor in tensors.items():
+        if name not in whole and len(tensor) != size:
+            raise PredictionError(
+                f"output {name} has shape {list(tensor.shape)} for a batch of {size} inputs{hint}"
+            )
+    return frozenset(whole)

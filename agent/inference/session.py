@@ -40,7 +40,14 @@ from inferometer.agent.inference.pipeline import Pipeline
 from inferometer.agent.inference.predictor import Predictor, PredictorWatch, has_own_precision
 from inferometer.agent.inference.registry import BUILTIN, Registry
 from inferometer.agent.inference.requirements import require_supported
-from inferometer.agent.inference.results import BatchResult, Infer, Inferred, Postprocessor, SystemDescription
+from inferometer.agent.inference.results import (
+    BatchResult,
+    Infer,
+    Inferred,
+    Postprocessor,
+    SystemDescription,
+    whole_batch_outputs,
+)
 from inferometer.agent.inference.run_tracing import HardwareSampler, RunTracing
 from inferometer.agent.preprocessing.inputs import MAX_PIXELS, Fetch, Input, Tensors
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor, model_preprocessor_of
@@ -293,7 +300,7 @@ def open_session(
         pipeline = Pipeline(
             predictor,
             preprocessor,
-            Postprocessor(manifest.output, options.feature_limit),
+            Postprocessor(manifest.output, options.feature_limit, predictor.fixed_outputs),
             fetch=fetch,
             threads=threads,
             overlap=overlap,
@@ -416,6 +423,10 @@ class Session(Closeable):
     def declared_outputs(self) -> tuple[InputSignature, ...]:
         """Returns the outputs as far as the model declares them; see ``Predictor.declared_outputs``."""
         return self._predictor.declared_outputs()
+
+    def whole_batch_outputs(self, outputs: Tensors, size: int) -> frozenset[str]:
+        """Returns the names of the outputs that belong to a whole batch; see ``whole_batch_outputs``."""
+        return whole_batch_outputs(outputs, size, self._predictor.fixed_outputs)
 
     @property
     def is_free(self) -> bool:

@@ -175,11 +175,13 @@ class TensorSignature:
     """One input or output of a model.
 
     ``dimensions`` exclude the batch axis; ``DYNAMIC_AXIS`` is an axis whose size may vary between requests.
+    An output for the ``whole_batch`` has no batch axis.
     """
 
     name: str
     datatype: Datatype
     dimensions: tuple[int, ...]
+    whole_batch: bool = False
 
     def takes(self, dimensions: tuple[int, ...]) -> bool:
         """Returns whether dimensions without the batch axis match; a dynamic axis accepts any size but 0."""
@@ -193,8 +195,8 @@ class TensorSignature:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape including the batch axis, whose size is variable."""
-        return (BATCH_SIDE, *self.dimensions)
+        """The shape including the batch axis, if there is one, whose size is variable."""
+        return self.dimensions if self.whole_batch else (BATCH_SIDE, *self.dimensions)
 
 
 def inputs_of(manifest: ModelManifest) -> dict[str, TensorSignature]:

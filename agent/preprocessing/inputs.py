@@ -100,7 +100,10 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NamedTensors:
-    """The preprocessed tensors for a model with several inputs, by name, without the batch axis."""
+    """The preprocessed tensors for a model with several inputs, by name, without the batch axis.
+
+    For an input of type image, an array of uint8 with one axis is the content of an image's file.
+    """
 
     arrays: Tensors
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.inputs import (
     MAX_PIXELS,
+    EncodedImage,
     NamedTensors,
     Origin,
     Payload,
@@ -21,6 +22,7 @@ from inferometer.agent.preprocessing.inputs import (
     quoted,
 )
 from inferometer.agent.preprocessing.preprocessor import (
+    ImagePreprocessor,
     Preprocessor,
     bytes_ahead,
     check_tensor,
@@ -53,6 +55,9 @@ class ModelPreprocessor:
         self.tensor_bytes = sum(each.tensor_bytes for each in self._preprocessors)
         self.bytes_ahead = bytes_ahead(self.tensors)
         self._names = tuple(each.name for each in self.tensors)
+        self._images = {
+            each.tensors[0].name: each for each in preprocessors if isinstance(each, ImagePreprocessor)
+        }
         self._fixed = tuple(
             (each.name, each.sized(), dtype_of(each)) for each in self.tensors if not each.is_dynamic
         )
@@ -84,7 +89,10 @@ class ModelPreprocessor:
         return self._preprocessors[0].prepare(payload, batch, place)
 
     def origin(self, payload: Payload) -> Origin | None:
-        """Returns the origin of a prepared input; see ``Preprocessor.origin``."""
+        """Returns the origin of a prepared input, or of its encoded image; see ``Preprocessor.origin``."""
+        for name, array in payload.arrays.items() if isinstance(payload, NamedTensors) else ():
+            if (image := self._images.get(name)) and _is_encoded(array):
+                return image.origin(EncodedImage(array.tobytes()))
         return self._preprocessors[0].origin(payload) if len(self._preprocessors) == 1 else None
 
     def misfits(self, rows: Sequence[Tensors | None]) -> list[str]:
@@ -166,10 +174,16 @@ class ModelPreprocessor:
         return {name: check_text(text) for name, text in zip(self._names, pair, strict=True)}
 
     def _written(self, arrays: Tensors, batch: Tensors, place: int) -> Tensors | None:
-        """Writes preprocessed tensors into their rows; returns the tensors with dynamic axes instead."""
-        rows = {}
+        """Writes tensors into their rows, and encoded images once they are preprocessed.
+
+        Returns the tensors with dynamic axes, which have no rows in ``batch``.
+        """
+        rows: dict[str, NDArray[Any]] = {}
         for tensor in self.tensors:
-            array = _named_check(arrays[tensor.name], tensor)
+            array, image = arrays[tensor.name], self._images.get(tensor.name)
+            if image is not None and _is_encoded(array):
+                array = image(EncodedImage(array.tobytes()))
+            array = _named_check(array, tensor)
             if tensor.is_dynamic:
                 rows[tensor.name] = array
             else:
@@ -197,6 +211,11 @@ def _preprocessor(parameters: InputParameters, max_pixels: int, tokenizer: Path 
     from inferometer.agent.preprocessing.text_preprocessor import TextPreprocessor
 
     return TextPreprocessor(parameters, tokenizer)
+
+
+def _is_encoded(array: NDArray[Any]) -> bool:
+    """Returns whether an array for an image is the content of its file: uint8, bytes."""
+    return array.dtype == np.uint8 and array.ndim == 1
 
 
 def _named_check(array: NDArray[Any], tensor: TensorSpec, batch: tuple[int, ...] = ()) -> NDArray[Any]:

@@ -323,6 +323,7 @@ class SessionPredictor:
         self._thread_ns = thread_ns
         self._any_thread = session.any_thread
         self._memory = BatchMemory(max_batch_size)
+        self._alone = False
 
     def predict(self, requests: Sequence[Request]) -> Predicted:
         """Predicts a batch; also raises PredictionError if an output has the wrong number of rows."""
@@ -332,6 +333,8 @@ class SessionPredictor:
             return self._predict(requests, tracing)
 
     def _predict(self, requests: Sequence[Request], tracing: RunTracing | None = None) -> Predicted:
+        if self._alone:
+            self._check_alone(requests)
         batch = self._memory.assemble([request.batch for request in requests])
         size = batch_size(batch)
         is_timed = self._any_thread and size == 1
@@ -339,12 +342,15 @@ class SessionPredictor:
         inferred = self._session.infer(batch, tracing) if tracing else self._session.infer(batch)
         if is_timed:
             self.mean_thread_ns += (self._thread_ns() - began_ns - self.mean_thread_ns) / _REMEMBERED
-        for name, output in inferred.outputs.items():
-            if output.ndim == 0 or len(output) != size:
-                raise PredictionError(
-                    f"output {name} has shape {list(output.shape)} for a batch of {size} inputs"
-                )
+        if self._session.whole_batch_outputs(inferred.outputs, size):
+            self._alone = True
+            self._check_alone(requests)
         return Predicted(inferred.outputs, inferred.predict_ns)
+
+    def _check_alone(self, requests: Sequence[Request]) -> None:
+        """Raises PredictionError, after which each request is predicted alone, if there are several."""
+        if len(requests) > 1:
+            raise PredictionError("outputs of the whole batch cannot be split into those of its requests")
 
     def split(self, requests: Sequence[Request], outputs: Tensors) -> list[Tensors]:
         """Returns each request's rows, in memory that is not overwritten."""

@@ -89,7 +89,8 @@ class Classifications(Predictions):
 
     Attributes:
         indices: int64, inputs × k; indices into the model's list of labels.
-        probabilities: float32, inputs × k, after the manifest's transform.
+        probabilities: float32, inputs × k, after the manifest's transform; NaN if the model names only the
+            class.
     """
 
     kind: ClassVar[str] = "classifications"
@@ -104,7 +105,7 @@ class Classifications(Predictions):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RawOutputs:
-    """The unprocessed output tensors, each with the batch as its first axis."""
+    """The unprocessed output tensors, each with the batch as its first axis, or one for the whole batch."""
 
     tensors: Tensors
 
@@ -434,11 +435,15 @@ class PostprocessorType(Protocol):
         """
 
 
+OF_WHOLE_BATCH: NDArray[Any] = np.empty((), np.object_)
+"""Stands for an output of the whole batch, such as a loss, which is no prediction for any input."""
 _UNNAMED = re.compile(r"output\d+")
 
 
-def find_layer(tensors: Tensors, layer: int | str, *, exactly: bool = False) -> tuple[str, NDArray[Any]]:
-    """Finds an output and returns its name and its numbers.
+def find_layer(
+    tensors: Tensors, layer: int | str, *, exactly: bool = False, kinds: str = "biuf"
+) -> tuple[str, NDArray[Any]]:
+    """Finds an output and returns its name and its elements.
 
     Any name matches a model's only output, or the first output if the outputs have no names: PyTorch's
     programs have none, but MLModelScope's manifests name them anyway. A task with several outputs finds them
@@ -448,9 +453,10 @@ def find_layer(tensors: Tensors, layer: int | str, *, exactly: bool = False) -> 
         tensors: The outputs; unnamed outputs are called ``output0``, ``output1``, …
         layer: The output's name, or its index from 0.
         exactly: Whether a name matches only the output with that name.
+        kinds: NumPy's letters for the kinds of accepted dtypes; numbers by default.
 
     Raises:
-        PredictionError: The output does not exist, or is not numeric.
+        PredictionError: The output does not exist, has another dtype, or belongs to the whole batch.
     """
     names = list(tensors)
     if isinstance(layer, int):
@@ -463,6 +469,8 @@ def find_layer(tensors: Tensors, layer: int | str, *, exactly: bool = False) -> 
             raise PredictionError(f'the model has no output "{layer}"; it has: {", ".join(names)}')
         layer = names[0]
     tensor: NDArray[Any] = tensors[layer]
-    if tensor.dtype.kind not in "biuf":
+    if tensor is OF_WHOLE_BATCH:
+        raise PredictionError(f"output {layer} is one for the whole batch; predictions need one per input")
+    if tensor.dtype.kind not in kinds:
         raise PredictionError(f"output {layer} has element type {tensor.dtype}; predictions are numbers")
     return layer, tensor

@@ -26,7 +26,7 @@ from inferometer.manifests.schema import ModelOutput, Transform
 
 
 class Classification(TaskPostprocessor):
-    """Ranks classes by their scores. Thread-safe.
+    """Ranks classes by their scores, or takes the class that a model names. Thread-safe.
 
     For each input, the ``feature_limit`` best classes are kept; 0 keeps all.
     """
@@ -43,6 +43,10 @@ class Classification(TaskPostprocessor):
         Raises:
             PredictionError: The outputs do not match the manifest.
         """
+        if self._output.parameters.classes_layer is not None:
+            classes = self._classes(tensors, self._output.parameters.classes_layer)
+            unknown = np.full(classes.shape, np.nan, np.float32)
+            return Classifications(classes, unknown), np.ones(len(classes), np.bool_)
         scores = self._scores(tensors)
         good: NDArray[np.bool_] = np.isfinite(scores).all(axis=1)
         if not good.all():
@@ -54,6 +58,26 @@ class Classification(TaskPostprocessor):
         # the same as np.take_along_axis, without its overhead
         best = scores[np.arange(len(scores))[:, np.newaxis], order]
         return Classifications(order.astype(np.int64, copy=False), best), good
+
+    def _classes(self, tensors: Tensors, layer: int | str) -> NDArray[np.int64]:
+        """Returns the class that the model names for each input, as an index: int64, inputs × 1."""
+        layer, tensor = find_layer(tensors, layer, exactly=True, kinds="biufOU")
+        if tensor.size != len(tensor):
+            raise PredictionError(
+                f"output {layer} has shape {list(tensor.shape)}; it has one class per input"
+            )
+        parameters, indices = self._output.parameters, []
+        for name in tensor.ravel().tolist():
+            if not isinstance(name, str) and name == name // 1:
+                name = int(name)  # of bool, or a float as from MXNet's argmax
+            index = parameters.class_index(name) if isinstance(name, str | int) else None
+            if index is None:
+                raise PredictionError(
+                    f'output {layer} names the class "{name}", which is none of the manifest\'s '
+                    f"{len(parameters.labels)} labels"
+                )
+            indices.append(index)
+        return np.array(indices, np.int64)[:, np.newaxis]
 
     def _scores(self, tensors: Tensors) -> NDArray[np.float32]:
         """Returns the scores as float32, inputs × classes."""

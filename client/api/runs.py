@@ -59,12 +59,13 @@ class TopAccuracy:
 
     Attributes:
         top1: The share of inputs whose most probable class is the label.
-        top5: The share of inputs whose label is among the five most probable classes.
+        top5: The share of inputs whose label is among the five most probable classes; None if the model names
+            only the best class.
         evaluated: The number of inputs that have a label and a prediction.
     """
 
     top1: float
-    top5: float
+    top5: float | None
     evaluated: int
 
 
@@ -91,7 +92,7 @@ class Run(Result[BatchMeasurement]):
     def accuracy(self) -> TopAccuracy | None:
         """The accuracy; None if there are no labels or the weights are random."""
         found = self.evaluation.measurement.accuracy
-        if found is None or found.top1_share is None or found.top5_share is None:
+        if found is None or found.top1_share is None:
             return None
         return TopAccuracy(found.top1_share, found.top5_share, found.evaluated)
 
@@ -213,7 +214,7 @@ class Training(Result[TrainingMeasurement]):
     def accuracy(self) -> TopAccuracy | None:
         """The accuracy of the trained model on the validation dataset; None if there is no such dataset."""
         found = self.evaluation.measurement.accuracy
-        if found is None or found.top1_share is None or found.top5_share is None:
+        if found is None or found.top1_share is None:
             return None
         return TopAccuracy(found.top1_share, found.top5_share, found.evaluated)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -85,7 +86,7 @@ def _row(prediction: InputPrediction, labels: tuple[str, ...]) -> Row:
     return {
         "input": prediction.input_id,
         "label": one_line(labels[index], _LABEL_CHARACTERS) if labels else str(index),
-        "probability": float(prediction.probabilities[0]),
+        "probability": None if math.isnan(best := float(prediction.probabilities[0])) else best,
     }
 
 

@@ -30,14 +30,7 @@ from inferometer.agent.preprocessing.inputs import (
     element_bytes,
     quoted,
 )
-from inferometer.evaluators.datasets.base import (
-    Dataset,
-    DatasetIdentity,
-    LoadedDataset,
-    Sample,
-    TargetValues,
-    reopened,
-)
+from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, LoadedDataset, Sample, TargetValues
 from inferometer.evaluators.datasets.files import printable_name
 from inferometer.evaluators.statistics import random_state
 from inferometer.manifests.errors import ConfigurationError, DatasetError, explained, suggestion
@@ -218,19 +211,13 @@ class ArraysDataset(LoadedDataset):
     For a model with several inputs, each array has the name of its input. The array of a model's only input
     may also have the input's name, if no array has one of the names above.
 
-    The arguments are those of ``StoredDataset``, and the ``tensors`` of a model, if there is one.
+    The arguments are those of ``LoadedDataset``.
 
     Raises:
         DatasetError: The file is not an ``.npz``, is damaged, or its arrays are not as above.
     """
 
     backend = "npz"
-
-    def __init__(
-        self, path: Path, category: str, *, tensors: Sequence[TensorSpec] = (), **named: str | None
-    ) -> None:
-        self._tensors = tuple(tensors)
-        super().__init__(path, category, **named)
 
     def _open(self, path: Path) -> int:
         arrays, labels, targets = _load(path, self._tensors)
@@ -253,9 +240,6 @@ class ArraysDataset(LoadedDataset):
         label = None if self._labels is None else self._labels[index]
         truth = None if self._targets is None else TargetValues(self._targets[index])
         return Sample(str(index), self._payload(index), label, truth=truth)
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return reopened, (partial(ArraysDataset, tensors=self._tensors), self._path, self.identity)
 
 
 def _load(
@@ -425,7 +409,9 @@ def synthetic_arrays(
             elif batch.dtype.kind == "f":
                 tensor[...] = np.minimum(random.random_sample(tensor.shape), _BELOW_ONE)
             else:
-                tensor[...] = random.randint(0, 256 if batch.dtype == np.uint8 else 2, tensor.shape)
+                whole = np.iinfo(batch.dtype) if batch.dtype in (np.int8, np.uint8) else None
+                ends = (whole.min, whole.max + 1) if whole else (0, 2)
+                tensor[...] = random.randint(*ends, tensor.shape)
     return drawn
 
 

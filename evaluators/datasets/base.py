@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.inputs import Input
 from inferometer.manifests.errors import DatasetError, printable, suggestion
+from inferometer.manifests.inputs import TensorSpec
 
 IGNORED_CLASS = -1
 """The class of pixels that are ignored in a class map; PASCAL VOC and Cityscapes store 255 for it."""
@@ -323,10 +325,20 @@ class StoredDataset(Dataset):
 
 
 class LoadedDataset(StoredDataset):
-    """A stored dataset that is held in memory. Only its path is pickled; another process reads it again."""
+    """A stored dataset that is held in memory. Only its path is pickled; another process reads it again.
+
+    ``tensors`` are the inputs of a model, whose names are those of arrays or columns; empty without a model.
+    The other arguments are those of ``StoredDataset``.
+    """
+
+    def __init__(
+        self, path: Path, category: str, *, tensors: Sequence[TensorSpec] = (), **named: str | None
+    ) -> None:
+        self._tensors = tuple(tensors)
+        super().__init__(path, category, **named)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return reopened, (type(self), self._path, self.identity)
+        return reopened, (partial(type(self), tensors=self._tensors), self._path, self.identity)
 
 
 def reopened(kind: Callable[..., StoredDataset], path: Path, identity: DatasetIdentity) -> StoredDataset:

@@ -45,7 +45,7 @@ _LOOKED_FOR = (
     ".rec, an LMDB's data.mdb, an .npz, CIFAR-10's data_batch_1, MNIST's train-images-idx3-ubyte, "
     "ILSVRC2012_img_val.tar or its images, COCO's annotations.json with images, VOC's Annotations with "
     "JPEGImages, folders of images and masks, inputs and targets, or VOC's SegmentationClass, a .csv of "
-    "files and numbers, and texts in a .jsonl, .csv, .tsv or SQuAD's .json"
+    "files and numbers, and tables or texts in a .jsonl, .csv, .tsv or SQuAD's .json"
 )
 _PAIRS = {
     "mask_folder": {masks.IMAGES, masks.MASKS},
@@ -90,7 +90,7 @@ def may_hold_tensors(path: Path) -> bool:
     Returns False if nothing can be opened there.
     """
     try:
-        return backend_of(path) in {"npz", "caffe_lmdb", "jsonl", "csv", "squad"}
+        return backend_of(path) in {"npz", "caffe_lmdb", "jsonl", "csv", "squad", "table"}
     except DatasetError:
         return False
 
@@ -114,10 +114,6 @@ _SUFFIXES = {"recordio": SUFFIX, "npz": ".npz", "zip": ".zip"}
 _BY_SUFFIX = {suffix: backend for backend, suffix in _SUFFIXES.items()} | {
     ".mdb": "caffe_lmdb",
     ".lmdb": "caffe_lmdb",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".csv": "csv",
-    ".tsv": "csv",
 }
 
 
@@ -174,8 +170,8 @@ def _of_name(path: Path) -> Iterator[str]:
         if small_images.is_batch(name) and path.parent.is_file():
             yield "cifar10"
         return
-    if tables.is_values_table(path):
-        yield "values_csv"
+    if suffix in tables.ROW_SUFFIXES:
+        yield tables.format_of(path)
     if masks.is_voc_list(path):
         yield "voc_segmentation"
     if suffix in _BY_SUFFIX:
@@ -223,11 +219,12 @@ _READERS: Mapping[str, Callable[..., Dataset]] = {
     "voc_segmentation": masks.VocSegmentationDataset,
     "paired_folder": masks.PairedFolderDataset,
     "values_csv": tables.ValuesTableDataset,
+    "table": tables.TableDataset,
     "jsonl": tables.JsonLinesDataset,
     "csv": tables.CsvDataset,
     "squad": tables.SquadDataset,
 }
-_DIGESTED = frozenset({"npz", "zip", "values_csv", "jsonl", "csv", "squad"})
+_DIGESTED = frozenset({"npz", "zip", "values_csv", "table", "jsonl", "csv", "squad"})
 """The formats whose files are read when they are opened; others may be too large to read twice."""
 
 
@@ -239,7 +236,7 @@ def open_dataset(
     Args:
         manifest: The dataset.
         cache: The cache for downloads; None requires a file beside the manifest.
-        tensors: The tensors of the model, whose names are those of the arrays in an ``.npz``.
+        tensors: The tensors of the model, which an ``.npz`` or a table has under their names.
 
     Raises:
         DatasetError: It is missing, cannot be downloaded, has the wrong checksum, or is not a dataset.
@@ -278,7 +275,7 @@ def open_path(
         path: A file or a folder.
         category: The category, such as ``vision``.
         backend: The name of its format, one of ``BACKENDS``; None detects it.
-        tensors: The tensors of the model, whose names are those of the arrays in an ``.npz``.
+        tensors: The tensors of the model, which an ``.npz`` or a table has under their names.
 
     Raises:
         DatasetError: It is missing, damaged, or not a dataset.
@@ -321,7 +318,7 @@ def _opened(
     place = _place_of(path, backend)
     if checksum is None and backend in _DIGESTED:
         checksum = _digest(place)
-    of_arrays = {"tensors": tensors} if backend == "npz" else {}
+    of_arrays = {"tensors": tensors} if backend in {"npz", "table"} else {}
     return _READERS[backend](place, category, checksum=checksum, **named, **of_arrays)
 
 
@@ -404,7 +401,7 @@ class DatasetChoice:
         Args:
             catalog: The datasets.
             cache: Downloads a dataset from its URL; None if all are on this machine.
-            tensors: The tensors of the model, whose names are those of the arrays in an ``.npz``.
+            tensors: The tensors of the model, which an ``.npz`` or a table has under their names.
 
         Raises:
             UnknownDatasetError: The catalogue has no dataset of that name and category.
@@ -440,12 +437,17 @@ class DatasetChoice:
     def open_early(self, catalog: Catalog, cache: ArtifactCache | None) -> Dataset | None:
         """Opens the dataset, so that errors in it are found before a model is loaded; see ``open``.
 
-        Returns None if the model names it, or if only the model may know the names of its arrays (``.npz``).
+        Returns None if the model names it, or if only the model knows its arrays or columns.
         """
-        place = str(self.path) if self.path is not None and self.path.is_file() else ""
+        place, backend = self.path if self.path is not None and self.path.is_file() else Path(), self.backend
         if self.name and not self.path and not self.urls_path:
-            place = catalog.find_dataset(self.name, category=self.category).path
-        return None if place.casefold().endswith(".npz") else self.open(catalog, cache)
+            manifest = catalog.find_dataset(self.name, category=self.category)
+            folder = manifest.source.parent if manifest.source else Path()
+            place, backend = folder / manifest.path, manifest.backend
+        if place.suffix.casefold() in tables.ROW_SUFFIXES:
+            backend = backend or tables.format_of(place)
+        of_model = place.suffix.casefold() == ".npz" or backend == "table"
+        return None if of_model else self.open(catalog, cache)
 
     def open_for(self, model: ModelManifest, catalog: Catalog, cache: ArtifactCache | None) -> Dataset:
         """Opens the dataset or, if none is chosen, the one that a model's manifest names. See ``open``.

@@ -1,6 +1,7 @@
-"""Datasets in files of rows: texts in JSON lines, CSV and SQuAD's JSON, and tables for regression.
+"""Datasets in files of rows: texts in JSON lines, CSV and SQuAD's JSON, and tables.
 
-A table for regression names image files, and the numbers that a model should predict for each.
+The rows of a table are the inputs of a model. A table for regression has image files instead, and the numbers
+that a model should predict for each.
 """
 
 from __future__ import annotations
@@ -8,15 +9,16 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from inferometer.agent.preprocessing.inputs import Text
+from inferometer.agent.preprocessing.inputs import NamedTensors, Payload, Tensor, Text, dtype_of, quoted
 from inferometer.evaluators.datasets.base import (
     AcceptedAnswers,
     LoadedDataset,
@@ -34,7 +36,8 @@ from inferometer.evaluators.datasets.files import (
     reading,
     shown,
 )
-from inferometer.manifests.errors import DatasetError, printable
+from inferometer.manifests.errors import DatasetError, InputError, explained, printable
+from inferometer.manifests.inputs import TensorElementType, TensorSpec
 
 _MAX_FILE_BYTES = 1024 * 1024 * 1024
 """The maximum size of a file in bytes; the whole file is read into memory."""
@@ -98,6 +101,8 @@ def _read_csv(path: Path) -> Iterator[_TextRow]:
             continue
         if header is None:
             header = [name.strip() for name in values]
+            if len(set(header)) < len(header):
+                raise DatasetError(f"{path}: line {number}: two columns have the same name")
             continue
         if len(values) != len(header):
             raise DatasetError(
@@ -221,12 +226,14 @@ def _refuse_equal_ids(path: Path, samples: tuple[Sample, ...]) -> None:
 
 
 def _sample(row: _TextRow) -> Sample:
-    text = _text(row)
+    return Sample(_id(row), _text(row), _label(row), truth=_truth(row))
+
+
+def _id(row: _TextRow) -> str:
     id_ = row.columns.get("id", row.number)
     if isinstance(id_, bool) or not isinstance(id_, str | int) or not str(id_).strip():
         raise DatasetError(f"{row.place}: id is neither a text nor a whole number")
-    label = _label(row)
-    return Sample(str(id_), text, label, truth=_truth(row))
+    return str(id_)
 
 
 def _text(row: _TextRow) -> Text:
@@ -255,11 +262,7 @@ def _of(row: _TextRow, name: str) -> str:
 
 
 def _is_unicode(text: str) -> bool:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
+    return text.isascii() or text.encode("utf-8", "ignore").decode() == text
 
 
 def _label(row: _TextRow) -> str | None:
@@ -297,33 +300,23 @@ def _truth(row: _TextRow) -> Truth | None:
 def _list_of(row: _TextRow, name: str) -> list[Any]:
     """Returns a value that is a list, or that is the JSON of a list."""
     value = row.columns[name]
-    if isinstance(value, str):
-        try:
-            value = parse_json(value)
-        except ValueError:
-            value = None
+    with suppress(ValueError):
+        value = parse_json(value) if isinstance(value, str) else value
     if not isinstance(value, list):
         raise DatasetError(f"{row.place}: {name} is not a list; write it as in JSON")
     return value
 
 
-def _vector(row: _TextRow, values: list[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _vector(row: _TextRow, values: list[Any]) -> NDArray[np.float64]:
     try:
-        vector = numbers(values, "target")
+        if not (vector := numbers(values, "target")):
+            raise ValueError("it is empty")
     except ValueError as error:
         raise DatasetError(f"{row.place}: target is not a list of finite numbers: {error}") from error
-    if not vector:
-        raise DatasetError(f"{row.place}: target is not a list of finite numbers: it is empty")
     return np.array(vector, np.float64)
 
 
-SUFFIX = ".csv"
 _FILE_COLUMN = "file"
-
-
-class _Row(NamedTuple):
-    file: str
-    values: tuple[float, ...]
 
 
 class ValuesTableDataset(StoredDataset):
@@ -342,67 +335,166 @@ class ValuesTableDataset(StoredDataset):
 
     def _open(self, path: Path) -> int:
         self._folder = path.parent
-        self._rows = _read(path)
-        return len(self._rows)
+        self._values = tuple(map(_file_and_values, _read_csv(path)))
+        if not self._values:
+            raise DatasetError(f"{path}: has no line with a file and its numbers")
+        return len(self._values)
 
     def sample(self, index: int) -> Sample:
         """Returns a sample; its image is read later."""
-        row = self._rows[index]
-        truth = TargetValues(np.array(row.values, np.float64))
-        return Sample(printable_name(row.file), partial(read_image, self._folder / row.file), truth=truth)
+        file, values = self._values[index]
+        truth = TargetValues(np.array(values, np.float64))
+        return Sample(printable_name(file), partial(read_image, self._folder / file), truth=truth)
 
     def files(self) -> Iterator[Path]:
         """Returns the files of the images."""
-        return (self._folder / row.file for row in self._rows)
+        return (self._folder / file for file, _ in self._values)
 
 
-def is_values_table(path: Path) -> bool:
-    """Returns whether the first column of a ``.csv`` is ``file``, and no column has texts."""
-    if path.suffix.casefold() != SUFFIX:
-        return False
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            header = next(csv.reader(file), [])
-    except (OSError, ValueError, csv.Error):
-        return False
-    named = [name.strip().casefold() for name in header]
-    return named[:1] == [_FILE_COLUMN] and len(named) > 1 and _TEXT_COLUMNS.isdisjoint(named)
+def _file_and_values(row: _TextRow) -> tuple[str, list[float]]:
+    (first, file), *cells = row.columns.items()
+    if first.casefold() != _FILE_COLUMN or not cells:
+        raise DatasetError(f"{row.place}: the first column is {_FILE_COLUMN}, and one or more are numbers")
+    return _file(row, file), [_finite(row, text) for _, text in cells]
 
 
-def _read(path: Path) -> Sequence[_Row]:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = csv.reader(file, strict=True)
-            header = next(rows, [])
-            if [name.strip().casefold() for name in header[:1]] != [_FILE_COLUMN] or len(header) < 2:
-                raise DatasetError(
-                    f"{path}: line 1 names the columns {_FILE_COLUMN}, and one or more of numbers"
-                )
-            found = [_row(path, rows.line_num, cells, len(header)) for cells in rows if cells]
-    except OSError as error:
-        raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise DatasetError(f"{path}: is not a table in UTF-8, at byte {error.start}") from error
-    except csv.Error as error:
-        raise DatasetError(f"{path}: line {rows.line_num}: is not CSV; {CSV_RULES}") from error
-    if not found:
-        raise DatasetError(f"{path}: has no line with a file and its numbers")
-    return found
-
-
-def _row(path: Path, line: int, cells: Sequence[str], columns: int) -> _Row:
-    if len(cells) != columns:
-        raise DatasetError(f"{path}: line {line} has {len(cells)} columns; the first line names {columns}")
-    file = cells[0].strip()
-    if not file or PurePosixPath(file).is_absolute() or ".." in PurePosixPath(file).parts:
-        raise DatasetError(
-            f'{path}: line {line}: "{file}" is not a path in the folder of the table, such as images/1.png'
-        )
-    return _Row(file, tuple(_number(text, f"{path}: line {line}") for text in cells[1:]))
-
-
-def _number(text: str, place: str) -> float:
+def _finite(row: _TextRow, text: str) -> float:
     with suppress(ValueError):
         if math.isfinite(value := float(text)):
             return value
-    raise DatasetError(f'{place}: "{text}" is not a finite number')
+    raise DatasetError(f'{row.place}: "{text}" is not a finite number')
+
+
+def _file(row: _TextRow, text: str) -> str:
+    file = PurePosixPath(text.strip())
+    if not file.name or file.is_absolute() or ".." in file.parts:
+        raise DatasetError(
+            f'{row.place}: "{text}" is not a path in the folder of the table, such as images/1.png'
+        )
+    return text.strip()
+
+
+_JSON_SUFFIXES = (".jsonl", ".ndjson")
+ROW_SUFFIXES = (*_JSON_SUFFIXES, ".csv", _TAB_SUFFIX)
+"""The suffixes of files of rows; ``format_of`` distinguishes their formats."""
+
+
+def format_of(path: Path) -> str:
+    """Returns the format of a file of rows, by the names in its first line; texts if it cannot be read."""
+    suffix = path.suffix.casefold()
+    texts, delimiter = "jsonl" if suffix in _JSON_SUFFIXES else "csv", "\t" if suffix == _TAB_SUFFIX else ","
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = csv.reader(file, delimiter=delimiter)
+            names = parse_json(file.readline()) if texts == "jsonl" else next(rows, [])
+    except (OSError, ValueError, csv.Error):
+        return texts
+    named = [str(name).strip().casefold() for name in names] if isinstance(names, list | dict) else []
+    if not named or not _TEXT_COLUMNS.isdisjoint(named):
+        return texts
+    return "values_csv" if named[0] == _FILE_COLUMN and len(named) > 1 and suffix == ".csv" else "table"
+
+
+_NO_INPUTS = frozenset({"id", "label", "target"})
+
+
+class TableDataset(LoadedDataset):
+    """Rows of a model's inputs, in a CSV or in JSON lines.
+
+    Each input has the column of its name: a number, a list of numbers as in JSON, a text if the model takes
+    strings or, for an image, the path of its file, relative to the table's folder. If only one input has no
+    such column, its elements are all other columns, in their order. ``id`` and ``label`` are those of
+    ``TextDataset``; ``target`` is the number, or the list of numbers, that a regression should predict.
+
+    The arguments are those of ``LoadedDataset``. Without ``tensors``, the columns are one tensor of float64.
+
+    Raises:
+        DatasetError: The file cannot be read, or a row does not fit the model; the message gives its line.
+    """
+
+    backend = "table"
+
+    def _open(self, path: Path) -> int:
+        is_json = path.suffix.casefold() in _JSON_SUFFIXES
+        rows = list((_read_json_lines if is_json else _read_csv)(path))
+        if not rows:
+            raise DatasetError(f"{path}: has no rows")
+        self._tensors = self._tensors or (TensorSpec("", TensorElementType.FLOAT64, (None,)),)
+        columns = _columns_of(rows[0], self._tensors)
+        self._samples = tuple(self._sample(path.parent, row, columns) for row in rows)
+        _refuse_equal_ids(path, self._samples)
+        return len(self._samples)
+
+    def _sample(self, folder: Path, row: _TextRow, columns: Mapping[str, Sequence[str]]) -> Sample:
+        inputs = {each.name: _elements(row, each, columns[each.name]) for each in self._tensors}
+        in_memory = {name: each for name, each in inputs.items() if not isinstance(each, str)}
+        data: Payload | Callable[[], Payload] = partial(_with_images, folder, inputs)
+        if len(in_memory) == len(inputs):
+            data = NamedTensors(in_memory) if len(inputs) > 1 else Tensor(*in_memory.values())
+        target = row.columns.get("target")
+        with suppress(ValueError):
+            target = _parsed(target)
+        values = target if isinstance(target, list) else [target]
+        truth = None if target is None else TargetValues(_vector(row, values))
+        return Sample(_id(row), data, _label(row), truth=truth)
+
+    def sample(self, index: int) -> Sample:
+        """Returns a sample; only the files of images are read later."""
+        return self._samples[index]
+
+
+def _columns_of(row: _TextRow, tensors: Sequence[TensorSpec]) -> dict[str, list[str]]:
+    """Returns the names of the columns with the elements of each of a model's inputs."""
+    found = {each.name: [each.name] for each in tensors if each.name in row.columns}
+    others = [name for name in row.columns if name not in found and name not in _NO_INPUTS]
+    without = [each.name for each in tensors if each.name not in found]
+    if len(without) > 1 or (without and not others):
+        raise DatasetError(
+            f"{row.place}: has no columns for the model's inputs {quoted(without)}; it has: "
+            f'{printable(", ".join(row.columns))[:200]}. Texts are in a column "text"'
+        )
+    return found | dict.fromkeys(without, others)
+
+
+def _elements(row: _TextRow, tensor: TensorSpec, names: Sequence[str]) -> NDArray[Any] | str:
+    """Returns the elements of an input in the dtype and shape of its tensor, or the path of an image."""
+    cells, dtype = [row.columns.get(name) for name in names], dtype_of(tensor)
+    with suppress(ValueError, TypeError, OverflowError):
+        read = cells if dtype.hasobject else [_parsed(cell) for cell in cells]
+        array = np.array(read if len(read) > 1 else read[0], object if dtype.hasobject else None)
+        if array.ndim != len(tensor.dimensions):
+            array = array.reshape(tensor.written)
+        with np.errstate(all="ignore"):
+            elements = array.astype(dtype)
+        if dtype.hasobject:
+            fits = all(isinstance(each, str) for each in array.flat)
+        else:
+            same = np.isfinite(array) == np.isfinite(elements) if dtype.kind == "f" else array == elements
+            fits = array.dtype.kind in "biuf" and bool(np.all(same))
+        if fits and tensor.takes(array.shape):
+            return elements
+    if len(tensor.dimensions) == 3 and len(cells) == 1 and isinstance(cells[0], str):
+        return _file(row, cells[0])
+    found = printable(", ".join(f"{name} = {row.columns.get(name)}" for name in names))[:200]
+    raise DatasetError(
+        f'{row.place}: found {found}; the model\'s input "{tensor.name}" is {tensor.element_type.value} of '
+        f"shape {list(tensor.written)}"
+    )
+
+
+def _parsed(cell: Any) -> Any:
+    """Returns the number or the list that a cell of a CSV spells; raises ValueError if it spells neither."""
+    for read in (int, float) if isinstance(cell, str) else ():
+        with suppress(ValueError):
+            return read(cell)
+    return parse_json(cell.strip().lower()) if isinstance(cell, str) else cell
+
+
+def _with_images(folder: Path, inputs: Mapping[str, NDArray[Any] | str]) -> NamedTensors:
+    """Reads the files of images; an encoded image is its bytes, uint8."""
+    arrays: dict[str, Any] = dict(inputs)
+    for name, file in inputs.items():
+        if isinstance(file, str):
+            with explained(InputError, f"{folder / file}: cannot be read"):
+                arrays[name] = np.frombuffer(read_image(folder / file).content, np.uint8)
+    return NamedTensors(arrays)

@@ -170,10 +170,10 @@ def synthetic_tensors(
 ) -> PreparedInputs:
     """Returns random tensors of the shapes and dtypes that a model requires.
 
-    Floats are uniform in [0, 1) and uint8 in 0…255. Other integers are 0 or 1: they may be token ids, and
-    every vocabulary has these two. Strings are ``STRING_CHARACTERS`` lower-case letters. Dynamic axes have
-    the given ``size``, or one of their own. The same seed gives the same tensors on every machine. ``count``
-    inputs are made, or fewer if they would take more than ``max_bytes``.
+    Floats are uniform in [0, 1), and integers of 8 bits in their whole range. Other integers are 0 or 1: they
+    may be token ids, and every vocabulary has these two. Strings are ``STRING_CHARACTERS`` lower-case
+    letters. Dynamic axes have the given ``size``, or one of their own. The same seed gives the same tensors
+    on every machine. ``count`` inputs are made, or fewer if they would take more than ``max_bytes``.
     """
     tensors = [tensor for each in inputs for tensor in each.tensors]
     drawn = synthetic_arrays(tensors, seed, count=count, max_bytes=max_bytes, size=size)

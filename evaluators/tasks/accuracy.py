@@ -210,12 +210,13 @@ class Accuracy:
 
     Attributes:
         top1: Inputs whose most probable class is their label.
-        top5: Inputs whose label is among the five most probable classes, or among all of fewer classes.
+        top5: Inputs whose label is among the five most probable classes, or among all of fewer classes; None
+            if the model names only the best class.
         evaluated: Inputs with a label and a prediction; failed ones do not count.
     """
 
     top1: int
-    top5: int
+    top5: int | None
     evaluated: int
 
     @property
@@ -225,5 +226,5 @@ class Accuracy:
 
     @property
     def top5_share(self) -> float | None:
-        """``top5`` as a fraction of the evaluated inputs, 0…1; None if there are none."""
-        return self.top5 / self.evaluated if self.evaluated else None
+        """``top5`` as a fraction of the evaluated inputs, 0…1; None if there are none, or it is unknown."""
+        return None if self.top5 is None or not self.evaluated else self.top5 / self.evaluated

@@ -48,6 +48,7 @@ class ClassificationMetric(TaskMetric):
     """Counts correct classes, and records the best class and the model's confidence. Not thread-safe.
 
     A class of the dataset that the model lacks fails the whole evaluation, since every share would be wrong.
+    A model that names only the best class (``classes_layer``) has neither top-5 nor calibration.
     """
 
     task: ClassVar[str] = "classification"
@@ -58,11 +59,13 @@ class ClassificationMetric(TaskMetric):
         self._confusion = _Confusion(manifest.output.parameters.labels)
         self._probabilities = _Probabilities(manifest)
         self._top1 = self._top5 = self._evaluated = 0
+        self._names_only = manifest.output.parameters.classes_layer is not None
 
     @property
     def accuracy(self) -> Accuracy | None:
         """The counts so far; None if no labelled input was predicted."""
-        return Accuracy(self._top1, self._top5, self._evaluated) if self._evaluated else None
+        top5 = None if self._names_only else self._top5
+        return Accuracy(self._top1, top5, self._evaluated) if self._evaluated else None
 
     def check(self, sample: Sample) -> None:
         """Checks that the model has the class of a sample; see ``TaskMetric``."""
@@ -88,7 +91,7 @@ class ClassificationMetric(TaskMetric):
         if not labelled.any():
             return ()
         indices = predictions.indices
-        if indices.shape[1] < min(_TOP, len(self._classes) or 1):
+        if not self._names_only and indices.shape[1] < min(_TOP, len(self._classes) or 1):
             raise ConfigurationError(
                 f"top-5 needs the {_TOP} best classes of each input, but {indices.shape[1]} were kept; "
                 f"set the feature limit to {_TOP} or more, or to 0 for all"
@@ -108,7 +111,9 @@ class ClassificationMetric(TaskMetric):
             return None
         scores = [
             counted_score("top-1", found.top1, found.evaluated),
-            counted_score("top-5", found.top5, found.evaluated),
+            Score("top-5", None)
+            if found.top5 is None
+            else counted_score("top-5", found.top5, found.evaluated),
             *self._probabilities.scores(),
             *self._confusion.scores(),
         ]
@@ -135,7 +140,8 @@ class _Probabilities:
         parameters = manifest.output.parameters
         self._trusted = parameters.probabilities_transform is Transform.SOFTMAX
         self._classes = len(parameters.labels)
-        self._are_probabilities, self._are_all = True, self._classes > 0
+        self._names_only = parameters.classes_layer is not None
+        self._are_probabilities, self._are_all = not self._names_only, self._classes > 0
         self._counts = np.zeros(_BINS, np.int64)
         self._confidence = np.zeros(_BINS)
         self._right = np.zeros(_BINS, np.int64)
@@ -187,7 +193,7 @@ class _Probabilities:
         """Returns the scores that are defined."""
         samples = int(self._counts.sum())
         if not self._are_probabilities or not samples:
-            return []
+            return [Score("ECE", None)] if self._names_only else []
         found = [Score("ECE", float(np.abs(self._right - self._confidence).sum() / samples))]
         if self._are_all:
             found.append(mean_score("log loss", np.array(self._losses), least=0.0))

@@ -109,6 +109,9 @@ class ONNXRuntimePredictor(Predictor):
         found = [node.name for node in session.get_inputs()]
         self._names = found_names(self.artifacts.graph or self, self.tensors, found)
         self._output_names = [node.name for node in session.get_outputs()]
+        if all(node.shape and not isinstance(node.shape[0], int) for node in session.get_inputs()):
+            firsts = {node.name: node.shape[0] for node in session.get_outputs() if node.shape}
+            self.fixed_outputs = {name: size for name, size in firsts.items() if isinstance(size, int)}
         self._session = session
 
     def predict(self, inputs: Tensors) -> Tensors:
@@ -129,13 +132,36 @@ class ONNXRuntimePredictor(Predictor):
         if any(output is None for output in outputs):  # of an optional output without a value
             named = {name: output for name, output in named.items() if output is not None}
         for name, output in named.items():
-            if not isinstance(output, np.ndarray):
+            if _is_maps(output):
+                named[name] = self._of_maps(name, output)
+            elif not isinstance(output, np.ndarray):
                 raise PredictionError(
                     f'{self}: output "{name}" is {type(output).__name__}, which is not a tensor'
                 )
         if self._precision is not None:
             named = {n: o.astype(np.float32) if o.dtype == np.float16 else o for n, o in named.items()}
         return named
+
+    def _of_maps(self, name: str, maps: Sequence[Mapping[str | int, float]]) -> NDArray[np.float32]:
+        """Returns the scores that ``ZipMap`` pairs with classes: float32, inputs × classes.
+
+        For a classification, the classes have the order of the manifest's labels, otherwise that of the maps.
+
+        Raises:
+            PredictionError: The labels are not these classes.
+        """
+        classes, output = list(maps[0]), self.manifest.output
+        if output.type in {"classification", "text_classification"}:
+            of_index = {output.parameters.class_index(each): each for each in classes}
+            ordered = [of_index[place] for place in range(len(classes)) if place in of_index]
+            if len(ordered) < len(classes) or len(output.parameters.labels) > len(classes):
+                raise PredictionError(
+                    f'{self}: output "{name}" has the {len(classes)} classes '
+                    f"{', '.join(map(str, classes[:_SHOWN]))}{', …' if len(classes) > _SHOWN else ''}; write "
+                    "them as labels into output.parameters of the manifest"
+                )
+            classes = ordered
+        return np.array([[each[key] for key in classes] for each in maps], np.float32)
 
     def profiler(self, level: TraceLevel) -> Profiler | None:
         """Returns a profiler of the graph's nodes; see ``Predictor``."""
@@ -173,8 +199,8 @@ class ONNXRuntimePredictor(Predictor):
         self._profiled = session
 
     def declared_outputs(self) -> tuple[InputSignature, ...]:
-        """Returns the graph's outputs that are tensors; see ``Predictor``."""
-        nodes = [node for node in self._session.get_outputs() if node.type.startswith("tensor(")]
+        """Returns the graph's outputs that ``predict`` returns as tensors; see ``Predictor``."""
+        nodes = [node for node in self._session.get_outputs() if node.type.startswith(("tensor(", _MAPS))]
         found = tuple(map(_signature_of_node, nodes))
         if self._precision is None:
             return found
@@ -290,6 +316,17 @@ def _refusal(manifest: ModelManifest, options: PredictorOptions) -> str:
     return f"{title_of(manifest)}: ONNX Runtime {onnxruntime.__version__} cannot use {options.device}"
 
 
+def _is_maps(output: object) -> bool:
+    """Returns whether an output is what ``ZipMap`` makes: for each input, a map from classes to scores."""
+    return (
+        isinstance(output, list)
+        and bool(output)
+        and all(isinstance(each, dict) and each and each.keys() == output[0].keys() for each in output)
+    )
+
+
+_MAPS = "seq(map("
+_SHOWN = 5
 _ELEMENT_TYPES = {"float": "float32", "double": "float64"}
 """ONNX Runtime's names for element types that differ from NumPy's."""
 
@@ -299,6 +336,8 @@ def _signature_of_node(node: Any) -> InputSignature:
 
     ONNX Runtime represents a scalar and an entirely unknown shape the same way.
     """
+    if node.type.startswith(_MAPS):
+        return InputSignature(node.name, "float32")
     name = node.type.removeprefix("tensor(").removesuffix(")")
     shape = tuple(size if isinstance(size, int) and size > 0 else None for size in node.shape)
     return InputSignature(node.name, _ELEMENT_TYPES.get(name, name), shape or None)

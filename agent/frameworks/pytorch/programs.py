@@ -253,6 +253,8 @@ _DTYPES = {
     11: torch.complex128,
     12: torch.bool,
     13: torch.bfloat16,
+    28: torch.uint16,
+    34: torch.uint32,
 }
 _MEMORY_FORMATS = {
     1: torch.contiguous_format,

@@ -283,8 +283,12 @@ def _outputs_of(model: ServedModel) -> tuple[TensorSignature, ...]:
         if (datatype := datatype_named(each.element_type)) is not None
     )
     dynamic = any(each.is_dynamic for each in model.manifest.tensors)
-    # sizes that are left open are those of dynamic axes, or a prediction tells them
-    if declared and all(each.shape and (dynamic or None not in each.shape[1:]) for each in stated):
+    # sizes that are left open are those of dynamic axes, or a prediction tells them, as it tells which of the
+    # outputs with a fixed first axis are of the whole batch
+    if declared and all(
+        each.shape and each.shape[0] in (None, 1) and (dynamic or None not in each.shape[1:])
+        for each in stated
+    ):
         return declared
     return _predicted_outputs(model, dynamic=dynamic) or declared
 
@@ -321,11 +325,9 @@ def _outputs_for(model: ServedModel, shapes: Mapping[str, tuple[int, ...]]) -> t
     """Returns the outputs for one input whose tensors have these shapes."""
     tensors = model.manifest.tensors
     inferred = model.session.infer({each.name: blank(each, (1, *shapes[each.name])) for each in tensors})
-    for name, array in inferred.outputs.items():
-        if array.ndim == 0 or len(array) != 1:
-            raise PredictionError(f'output "{name}" has shape {list(array.shape)} for one input')
+    whole = model.session.whole_batch_outputs(inferred.outputs, 1)
     return tuple(
-        TensorSignature(name, datatype_of(array.dtype), array.shape[1:])
+        TensorSignature(name, datatype_of(array.dtype), array.shape[name not in whole :], name in whole)
         for name, array in inferred.outputs.items()
     )
 

@@ -233,8 +233,11 @@ def _session(
         str(served.address.model_name), served.address.model_version or "", found.inputs, found.output_names
     )
     predictor = KServePredictor(connection, manifest, form, found, remote.call_timeout_s, memory)
+    if all(each.shape[:1] == [BATCH_SIDE] for each in served.metadata.inputs):
+        outputs = served.metadata.outputs
+        predictor.fixed_outputs = {each.name: each.shape[0] for each in outputs if each.shape}
     preprocessor, _ = open_preprocessor(manifest, cache)
-    postprocessor = Postprocessor(manifest.output, options.feature_limit)
+    postprocessor = Postprocessor(manifest.output, options.feature_limit, predictor.fixed_outputs)
     threads = options.preprocess_threads
     if threads is None:
         threads = min(usable_cores(), MAX_PREPROCESS_THREADS)
@@ -358,16 +361,17 @@ def _fit_output(
 ) -> tuple[str | int, tuple[str, ...]]:
     """Returns the name of the output with the scores, and the outputs to request; none requests all.
 
-    For tasks other than classification, the postprocessing checks the outputs.
+    For tasks other than classification by scores, the postprocessing checks the outputs.
     """
-    layer = manifest.output.parameters.probabilities_layer
-    if not outputs or manifest.output.type != "classification":
+    parameters = manifest.output.parameters
+    layer = parameters.probabilities_layer
+    if not outputs or manifest.output.type != "classification" or parameters.classes_layer is not None:
         return layer, ()
     found = _find_output(layer, outputs, where)
     what = f'{where}: output "{found.name}"'
     if found.datatype not in DATATYPES:
         raise ConfigurationError(f"{what}: is {found.datatype} at the server; scores are numbers")
-    shape, labels = tuple(found.shape), manifest.output.parameters.labels
+    shape, labels = tuple(found.shape), parameters.labels
     classes = len(labels) or BATCH_SIDE
     if len(shape) < 2 or not _same_sides(shape[1:], (classes, *[1] * (len(shape) - 2))):
         shown = [BATCH_SIDE, classes]

@@ -297,10 +297,15 @@ def accuracy_from_documents(documents: Sequence[Stored]) -> Accuracy | None:
     Raises:
         ValueError: The counts contradict each other.
     """
-    counts = [tuple(int(each[name]) for name in _COUNTS) for each in documents]
-    if any(tuple(sorted(each)) != each or each[0] < 0 for each in counts):
-        raise ValueError(f"its counts {counts[0]} of top-1, top-5 and all inputs contradict each other")
-    return Accuracy(*counts[0]) if counts else None
+    if not documents:
+        return None
+    top1, top5, evaluated = (
+        None if documents[0][name] is None else int(documents[0][name]) for name in _COUNTS
+    )
+    if top1 is None or evaluated is None or not 0 <= top1 <= (top1 if top5 is None else top5) <= evaluated:
+        found = (top1, top5, evaluated)
+        raise ValueError(f"its counts {found} of top-1, top-5 and all inputs contradict each other")
+    return Accuracy(top1, top5, evaluated)
 
 
 def failures_from_documents(documents: Sequence[Stored]) -> tuple[InputFailure, ...]:

@@ -223,6 +223,8 @@ def _line(evaluation: Evaluation, row: Row) -> BarRow:
     whose = f"{evaluation.system.manifest.name}, {evaluation.id}"
     bars = []
     for group, key in _KEYS.items():
+        if row[key] is None:
+            continue
         percent = 100 * number(row[key])
         low, high = row[f"{key}_low"], row[f"{key}_high"]
         bars.append(

@@ -303,7 +303,7 @@ def accuracy_rows(evaluation: Evaluation[BatchMeasurement]) -> tuple[tuple[str, 
         return (("accuracy", f"not counted: the model's {what}"),)
     if evaluation.system.weights is Weights.RANDOM:
         return (("accuracy", f"not counted: the weights are random (seed {evaluation.system.seed})"),)
-    if accuracy is not None and accuracy.top1_share is not None and accuracy.top5_share is not None:
+    if accuracy is not None and accuracy.top1_share is not None:
         return (
             _share_row("top-1", accuracy.top1_share, accuracy.top1, accuracy.evaluated, result),
             _share_row("top-5", accuracy.top5_share, accuracy.top5, accuracy.evaluated, result),
@@ -320,7 +320,11 @@ def result_rows(result: TaskResult) -> tuple[tuple[str, str], ...]:
     return (*_score_rows(result.scores), ("metric", f"{result.definition}, over {result.samples} inputs"))
 
 
-def _share_row(name: str, share: float, hits: int, count: int, result: TaskResult | None) -> tuple[str, str]:
+def _share_row(
+    name: str, share: float | None, hits: int | None, count: int, result: TaskResult | None
+) -> tuple[str, str]:
+    if share is None:
+        return name, "not available: the model names only the best class"
     score = next((each for each in (result.scores if result else ()) if each.name == name), None)
     return name, f"{share:.4f}{_score_ends(score)}  ({hits} of {count} inputs)"
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.results import Postprocessor
+from inferometer.agent.inference.results import Postprocessor, whole_batch_outputs
 from inferometer.agent.tasks.predictions import Classifications, RawOutputs
 from inferometer.agent.tasks.vectors import softmax
 from inferometer.manifests.errors import PredictionError
@@ -144,10 +144,70 @@ def test_what_is_not_inputs_by_classes_is_refused(shape: tuple[int, ...]) -> Non
 
 
 @pytest.mark.parametrize("kind", ["classification", "raw"])
-@pytest.mark.parametrize("shape", [(), (3, 2), (1, 2), (0, 2)])
+@pytest.mark.parametrize("shape", [(3, 2), (1, 2), (0, 2)])
 def test_an_output_without_a_row_for_every_input_is_refused(kind: str, shape: tuple[int, ...]) -> None:
     message = refusal(postprocessor(kind=kind), {"scores": np.zeros(shape, np.float32)}, 2)
     assert message == f"output scores has shape {list(shape)} for a batch of 2 inputs"
+
+
+@pytest.mark.parametrize(
+    ("size", "whole"), [(1, {"loss", "three"}), (2, {"loss", "one", "three"}), (3, {"loss", "one", "three"})]
+)
+def test_an_output_for_the_whole_batch_is_kept_and_is_no_prediction(size: int, whole: set[str]) -> None:
+    """Exporters write 1 for the batch axis too, so an output of 1 may be that of the only input."""
+    tensors = {
+        "scores": np.eye(3, dtype=np.float32)[:size],
+        "loss": np.float32(1).reshape(()),
+        "one": np.ones(1, np.float32),
+        "three": np.ones((3, 2), np.float32),
+    }
+    fixed = {"scores": 1, "one": 1, "three": 3}
+    assert whole_batch_outputs(tensors, size, fixed) == whole
+    raw, _ = Postprocessor(ModelOutput(type="raw"), 5, fixed)(tensors, size)
+    assert isinstance(raw, RawOutputs)
+    assert raw.tensors["loss"].shape == ()
+    for layer in (*whole, "scores"):
+        output = ModelOutput.model_validate({"type": "regression", "parameters": {"values_layer": layer}})
+        process = Postprocessor(output, 5, fixed)
+        if layer == "scores":
+            assert process(tensors, size)[1].sum() == size
+        else:
+            assert refusal(process, tensors, size).startswith(f"output {layer} is one for the whole batch")
+
+
+@pytest.mark.parametrize(
+    ("labels", "named", "indices"),
+    [
+        ([], np.array([3, 0]), [3, 0]),
+        (["b", "a"], np.array(["a", "b"], object), [1, 0]),
+        (["b", "a"], np.array([[1], [0]], np.uint8), [1, 0]),
+        (["1", "-1"], np.array([-1.0, 1.0], np.float32), [1, 0]),
+        (["no", "yes"], np.array([True, False]), [1, 0]),
+    ],
+)
+def test_a_class_that_the_model_names_has_no_probability(
+    labels: list[str], named: NDArray[Any], indices: list[int]
+) -> None:
+    process = postprocessor(classes_layer="scores", labels=labels)
+    outputs, good = classify(process, named)
+    assert (outputs.indices.tolist(), good) == ([[each] for each in indices], [True, True])
+    assert np.isnan(outputs.probabilities).all()
+
+
+@pytest.mark.parametrize(
+    ("labels", "named", "said"),
+    [
+        (["a"], np.array(["b"], object), 'names the class "b", which is none of the manifest\'s 1 labels'),
+        (["a"], np.array([1]), 'names the class "1", which'),
+        ([], np.array([-1]), 'names the class "-1", which'),
+        ([], np.array(["a"], object), "none of the manifest's 0 labels"),
+        ([], np.array([0.5]), 'names the class "0.5"'),
+        ([], np.array([np.nan]), 'names the class "nan"'),
+        ([], np.array([[1, 2]]), "has shape [1, 2]; it has one class per input"),
+    ],
+)
+def test_a_class_that_the_labels_lack_is_refused(labels: list[str], named: NDArray[Any], said: str) -> None:
+    assert said in refusal(postprocessor(classes_layer=0, labels=labels), {"scores": named}, 1)
 
 
 def test_another_number_of_scores_than_of_labels_is_refused() -> None:

@@ -134,3 +134,16 @@ def test_a_decoder_that_is_not_installed_is_said_when_the_model_is_opened(
 def test_what_is_supported_is_opened(tmp_path: Path, change: Change) -> None:
     old = model(tmp_path, change)
     assert require_supported(old) is old
+
+
+@pytest.mark.parametrize(
+    ("framework", "refused"), [("MXNet", True), ("PyTorch", False), ("ONNXRuntime", False)]
+)
+def test_an_element_type_that_a_framework_lacks_is_refused(
+    tmp_path: Path, framework: str, refused: bool
+) -> None:
+    tensor = {"type": "tensor", "parameters": {"dimensions": [2], "element_type": "uint16"}}
+    found = unsupported(model(tmp_path, lambda c: c.update(framework={"name": framework}, inputs=[tensor])))
+    assert [line[:90] for line in found] == [
+        "field inputs.parameters.element_type: found 'uint16', which MXNet does not accept; support"
+    ] * refused

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from inferometer.agent.inference.results import Inferred
+from inferometer.agent.inference.results import Inferred, whole_batch_outputs
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.served_model import ServedModel
 from inferometer.manifests.errors import PredictionError
@@ -61,6 +61,9 @@ class FakeSession:
 
     def hold(self) -> None:
         self.go.clear()
+
+    def whole_batch_outputs(self, outputs, size) -> frozenset[str]:
+        return whole_batch_outputs(outputs, size, {})
 
     def infer(self, tensors) -> Inferred:
         batch = tensors[LAYER]

@@ -292,14 +292,15 @@ def test_a_table_has_the_numbers_of_its_files(tmp_path: Path) -> None:
     [
         ("file,x\n1.png,a\n", 'line 2: "a" is not a finite number'),
         ("file,x\n1.png,nan\n", 'line 2: "nan" is not a finite number'),
-        ("file,x\n1.png,1,2\n", "line 2 has 3 columns; the first line names 2"),
+        ("file,x\n1.png,1,2\n", "line 2: has 3 values; the header has 2 columns"),
         ("file,x\n/etc/1.png,1\n", 'line 2: "/etc/1.png" is not a path in the folder of the table'),
         ("file,x\n../1.png,1\n", '"../1.png" is not a path'),
         ("file,x\n,1\n", '"" is not a path'),
         ("file,x\n", "has no line with a file and its numbers"),
-        ("image,x\n1.png,1\n", "line 1 names the columns file, and one or more of numbers"),
-        ("file\n1.png\n", "line 1 names the columns file"),
-        ("", "line 1 names the columns file"),
+        ("image,x\n1.png,1\n", "line 2: the first column is file, and one or more are numbers"),
+        ("file\n1.png\n", "line 2: the first column is file"),
+        ("file,x,x\n1.png,1,2\n", "line 1: two columns have the same name"),
+        ("", "has no line with a file and its numbers"),
         ('file,x\n"1.png,1\n', "line 2: is not CSV; a quote is closed at the end"),
     ],
 )
@@ -318,7 +319,7 @@ def test_a_name_that_no_file_can_have_fails_its_input(tmp_path: Path) -> None:
 def test_a_table_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
     path = table(tmp_path)
     path.write_bytes(b"file,x\n\xff.png,1\n")
-    with pytest.raises(DatasetError, match="is not a table in UTF-8"):
+    with pytest.raises(DatasetError, match="line 2: is not UTF-8"):
         open_path(path, "vision", "values_csv")
 
 

@@ -197,3 +197,10 @@ def test_synthetic_strings_are_letters_which_the_seed_draws():
     texts = [text for [row] in first for text in row]
     assert len(set(texts)) == len(texts) == 6
     assert all(len(text) == 128 and text.isalpha() and text.islower() for text in texts)
+
+
+def test_synthetic_integers_of_8_bits_have_any_value_and_others_may_be_tokens():
+    for name, ends in (("int8", (-128, 127)), ("uint8", (0, 255)), ("int16", (0, 1)), ("uint32", (0, 1))):
+        parameters = TensorParameters(dimensions=(2000,), element_type=TensorElementType(name))
+        [tensor] = synthetic_tensors([parameters], 0, count=1).rows[0].values()
+        assert (tensor.dtype, int(tensor.min()), int(tensor.max())) == (np.dtype(name), *ends)
