@@ -7,6 +7,7 @@ and a method of summing gradients. Results are lines ``__key__=JSON``, which DLB
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -313,7 +314,8 @@ def _ranks(values: Values, system: BenchSystem) -> RankRequest:
     if count is not None and workers is not None and count != workers:
         raise ConfigurationError(f"num_ranks is {count} and kv_num_workers {workers}; give one of them")
     count = workers if count is None else count
-    if count is None and system.framework == PYTORCH and system.gpus > 1:
+    several = count is None and values["rank"] is None and system.framework == PYTORCH and system.gpus > 1
+    if several and RankRequest().of_this_process(os.environ) is None:
         count = system.gpus
     # torch.distributed.launch passes the local rank as an option, in addition to the environment
     local_rank = values["local_rank"] if values["rank"] is not None else 0
@@ -327,8 +329,11 @@ def _devices_of_a_rank(system: BenchSystem, ranks: RankRequest) -> tuple[Device,
         raise ConfigurationError(
             "PyTorch trains with one process per GPU, from GPU 0 on; choose GPUs with CUDA_VISIBLE_DEVICES"
         )
-    if ranks.rank is None and ranks.num_ranks != system.gpus:
-        raise ConfigurationError(
-            f"num_gpus is {system.gpus} and num_ranks {ranks.num_ranks}; PyTorch has one process per GPU"
-        )
+    if ranks.rank is None:
+        launched = ranks.of_this_process(os.environ)
+        here = ranks.num_ranks if launched is None else launched.local_count
+        if here != system.gpus:
+            raise ConfigurationError(
+                f"num_gpus is {system.gpus}, but this host has {here} ranks; PyTorch has one process per GPU"
+            )
     return system.devices[:1]

@@ -23,7 +23,7 @@ from typing import Any
 
 from inferometer.evaluators.plans import dlbs_names as names
 from inferometer.evaluators.plans.cell_command import IMAGE, LIBRARIES, VARIABLE
-from inferometer.evaluators.plans.cells import Cell, cells_of, shown, with_references
+from inferometer.evaluators.plans.cells import NODES, TASKS, Cell, cells_of, shown, with_references
 from inferometer.evaluators.plans.plan import items_of, plan_of
 from inferometer.manifests.errors import ConfigurationError
 
@@ -151,6 +151,8 @@ class _Import:
         unused |= {False: IMAGE} if False in self._values_of(names.DOCKER) else {}
         for docker, parameter in unused.items():
             plan["extensions"].append({"condition": {names.DOCKER: docker}, "parameters": {parameter: None}})
+        if NODES in self._names.values():
+            plan["extensions"] += self._tasks_on_nodes()
         if not self._set & {*names.GPUS, "exp.device_type"}:
             parameters["gpus"] = names.DEFAULTS["exp.gpus"]
         self._complete_nested(parameters)
@@ -345,6 +347,15 @@ class _Import:
             else:
                 found[VARIABLE + variable] = self._rewritten(value)
         return found
+
+    def _tasks_on_nodes(self) -> Iterator[dict[str, Any]]:
+        """Yields the extensions that give a node a task for each GPU, as DLBS does for PyTorch alone."""
+        frameworks = [each for each in self._values_of(names.FRAMEWORK) if str(each).casefold() == "pytorch"]
+        gpus = [each for each in self._values_of(names.GPUS[0]) if "," in str(each)]
+        if frameworks and not any("$" in str(each) for each in self._values_of(names.GPUS[0])):
+            for each in gpus:
+                condition = {self._named(names.FRAMEWORK): frameworks, self._named(names.GPUS[0]): [each]}
+                yield {"condition": condition, "parameters": {TASKS: len(str(each).split(","))}}
 
     def _complete_nested(self, parameters: dict[str, Any]) -> None:
         """Gives each framework the parameters that a nested reference names; absent ones become None."""

@@ -358,7 +358,7 @@ SRUN = """\
 echo "$MASTER_ADDR $SRUN_CPUS_PER_TASK" > "$AGENT_DATA_DIR/told"
 echo agent: no such image: 7.jpg
 echo agent: lost rank 1
-echo srun: error: c2: task 1: Exited with exit code 3
+echo "srun: error: c2: task 1: $TASK"
 exit 3
 """
 
@@ -383,11 +383,14 @@ def test_tasks_of_srun_know_where_to_meet_hold_all_nodes_and_fail_with_the_first
     outside = {name: value for name, value in os.environ.items() if name != "MASTER_ADDR"}
     path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
 
-    subprocess.run(command, env={**outside, **variables, **path}, check=True)
-
-    result = read_result(folder.result)
-    assert result is not None
-    assert (result.ended, result.reason) == (Ended.FAILED, "agent: no such image: 7.jpg")
+    for task, how in (("Exited with exit code 3", Ended.FAILED), ("Out Of Memory", Ended.OUT_OF_MEMORY)):
+        folder.result.unlink(missing_ok=True)
+        subprocess.run(command, env={**outside, **variables, **path, "TASK": task}, check=True)
+        result = read_result(folder.result)
+        assert result is not None
+        assert result.ended is how
+        line = "agent: no such image: 7.jpg" if how is Ended.FAILED else f"srun: error: c2: task 1: {task}"
+        assert result.reason == line
     assert result.monitor is None  # it would have seen srun alone
     assert (folder.data / "told").read_text() == f"{told}\n"
     assert " ".join(sorted(each.stem for each in (tmp_path / "locks").iterdir())) == machines

@@ -422,14 +422,13 @@ def _last_line(folder: RunFolder) -> str:
         log.seek(0, os.SEEK_END)
         log.seek(max(0, log.tell() - _TAIL_BYTES))
         lines = [line for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
-        # srun reports last that a task has failed, and the ranks that miss it report so before that
-        told = [line for line in lines if line.startswith("agent: ")] if _of_srun(lines) else []
-        return one_line((told[:1] or lines[-1:] or [""])[0])
+        told: list[str] = []
+        if any(line.startswith("srun: ") for line in lines):
+            # srun reports last that a task has failed; before that, other ranks report that they miss it
+            told = [line for line in lines if _OUT_OF_MEMORY in line.lower()]
+            told = told or [line for line in lines if line.startswith("agent: ")]
+        return one_line((told or lines[-1:] or [""])[0])
     return ""
-
-
-def _of_srun(lines: Sequence[str]) -> bool:
-    return any(line.startswith(("srun: ", "slurmstepd: ")) for line in lines)
 
 
 def _forward_signals(process: subprocess.Popen[bytes], ended_by: list[str]) -> None:

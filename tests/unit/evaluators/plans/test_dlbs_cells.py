@@ -13,6 +13,19 @@ def test_nodes_become_those_of_cells() -> None:
     assert found.without_equal == ()
 
 
+def test_a_node_has_a_task_for_each_gpu_of_pytorch() -> None:
+    variables = {"exp.framework": ["mxnet", "pytorch"], "exp.gpus": ["0", "0,1,2"], "exp.num_nodes": [2]}
+    cells = expanded(imported({"variables": variables}))
+    assert [cell.parameters.get("cell.tasks_per_node") for cell in cells] == [None, None, None, 3]
+    del variables["exp.num_nodes"]
+    assert not any(
+        "cell.tasks_per_node" in cell.parameters for cell in expanded(imported({"variables": variables}))
+    )
+    referred = {"exp.num_nodes": 2, "own.gpus": "0,1", "exp.gpus": "${own.gpus}", "exp.framework": "pytorch"}
+    (cell,) = expanded(imported({"parameters": referred}))
+    assert "cell.tasks_per_node" not in cell.parameters
+
+
 def test_libraries_of_the_host_are_those_of_cells_without_docker() -> None:
     folders = "/opt/OpenBLAS/lib:/usr/local/cuda/lib64"
     parameters = {"exp.framework": "mxnet", "mxnet.host_libpath": folders, "mxnet.docker_image": "mx:1"}
