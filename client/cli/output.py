@@ -74,17 +74,14 @@ destination_options = options(
     boolean("--append", help="Append to the file if it exists."),
     boolean("--overwrite", help="Replace the file if it exists."),
     boolean("--no_header", help="Omit the heading of a table, csv or markdown."),
-    option(
-        "--sort",
-        "order",
-        metavar="NAMES",
-        help="Sort by these columns; -NAME sorts from the highest value down.",
-    ),
     heading=OUTPUT,
 )
-"""Adds the options for the order and destination of rows."""
+"""Adds the options for the destination of rows."""
+_sort_option = option(
+    "--sort", "order", metavar="NAMES", help="Sort by these columns; -NAME sorts from the highest value down."
+)
 _formats = tuple(f.value for f in Format)
-printing_options = options(format_option(*_formats), destination_options, heading=OUTPUT)
+printing_options = options(format_option(*_formats), destination_options, _sort_option, heading=OUTPUT)
 """Adds the options for the order, format and destination of rows."""
 
 
@@ -96,7 +93,8 @@ def report_options(*layouts: str, **more: Any) -> Callable[[Any], Any]:
         metavar="NAMES",
         help="Only these columns, in this order, with commas between: names of csv and json, or headings.",
     )
-    return options(format_option(*_formats, *layouts, **more), columns, destination_options, heading=OUTPUT)
+    formats = format_option(*_formats, *layouts, **more)
+    return options(formats, destination_options, columns, _sort_option, heading=OUTPUT)
 
 
 output_options = report_options()
