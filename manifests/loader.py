@@ -263,15 +263,22 @@ def _field_name(part: int | str) -> str:
     return part if isinstance(part, str) and part.isidentifier() else shown_value(part)
 
 
-_OUTPUT = """\
-output:
-  type: raw                 # the output tensors unchanged, so that no accuracy is counted
-  # For a model that classifies, write this instead, with its labels in the order of its scores:
-  # type: classification
-  # parameters:
-  #   probabilities_layer: 0           # the output's index or name
-  #   probabilities_transform: softmax # none if the model does it
-  #   labels: [cat, dog]               # or features_url: labels.txt, one a line"""
+_LABELS = "  # labels: [cat, dog]   # in the order of the outputs; or features_url: labels.txt, one a line"
+
+
+def _output(task: Mapping[str, Any], sure: str, reason: str) -> Iterator[str]:
+    """Yields the output: a task that is certain or likely, or else a comment beside ``type: raw``."""
+    yield f"# {sure}: {task['type']}, because {reason}"
+    yield "output:"
+    dumped = yaml.safe_dump(task, sort_keys=False, allow_unicode=True, width=10_000).splitlines()
+    if "labels" not in task["parameters"]:
+        dumped.append(_LABELS)
+    if sure != "guess":
+        yield from (f"  {line}" for line in dumped)
+        return
+    yield "  type: raw   # the output tensors unchanged, so that no accuracy is counted"
+    if task["type"] != "raw":
+        yield from (f"  # {line}" for line in dumped)
 
 
 def manifest_text(
@@ -279,6 +286,7 @@ def manifest_text(
     folder: Path,
     target: Path,
     checksums: Mapping[str, str],
+    task: tuple[Mapping[str, Any], str, str],
     fixed_batch: int | None = None,
 ) -> str:
     """Returns the YAML of a manifest whose inputs were inferred from a file.
@@ -288,6 +296,7 @@ def manifest_text(
         folder: The folder of the files.
         target: The folder of the manifest, to which paths are relative.
         checksums: The checksum of each file, by the file's name.
+        task: The output that the file suggests, how sure that is, and the reason.
         fixed_batch: The only batch size that the model accepts; None if it accepts any.
     """
 
@@ -310,7 +319,7 @@ def manifest_text(
             yield f"      element_type: {parameters.element_type.value}"
             yield f"      input_layer: {_scalar(parameters.input_layer)}"
             yield from (f"      {line}" for line in _preprocessing(parameters))
-        yield _OUTPUT
+        yield from _output(*task)
         yield "model:"
         for field, name in (("graph", files.graph_path), ("weights", files.weights_path)):
             if name is not None:

@@ -324,7 +324,7 @@ class InputSignature:
 
 @dataclass(frozen=True, slots=True)
 class ModelSignature:
-    """The inputs of a model, and further data that an evaluation records about it.
+    """The inputs and outputs of a model, and further data that an evaluation records about it.
 
     Attributes:
         inputs: The inputs, not including weights.
@@ -333,6 +333,9 @@ class ModelSignature:
         notes: Notes about the format for the user, one line each.
         attributes: Properties that identify a model in memory, such as its class.
         checksums: Checksums of a model in memory, such as that of its parameters.
+        outputs: The outputs, as far as the file declares them.
+        operators: The operator that makes each output, such as ``Softmax``, by the output's name.
+        classes: The names of the classes that the file contains, in the order of its scores.
     """
 
     inputs: tuple[InputSignature, ...]
@@ -341,6 +344,9 @@ class ModelSignature:
     notes: tuple[str, ...] = ()
     attributes: Mapping[str, Any] = field(default_factory=dict)
     checksums: Mapping[str, str] = field(default_factory=dict)
+    outputs: tuple[InputSignature, ...] = ()
+    operators: Mapping[str, str] = field(default_factory=dict)
+    classes: tuple[str, ...] = ()
 
 
 def with_labels(

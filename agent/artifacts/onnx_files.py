@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
@@ -134,7 +135,9 @@ def _varint(content: mmap, position: int) -> tuple[int, int]:
 
 # The numbers of the fields in onnx.proto.
 _GRAPH = 7
-_INITIALIZER, _INPUT, _SPARSE_INITIALIZER = 5, 11, 15
+_NODE, _INITIALIZER, _INPUT, _OUTPUT, _SPARSE_INITIALIZER = 1, 5, 11, 12, 15
+_MADE, _OPERATOR, _ATTRIBUTE, _INTEGERS, _STRINGS = 2, 4, 5, 8, 9
+_CLASSES = frozenset({"classlabels_strings", "classlabels_ints", "classlabels_int64s"})
 _NAME, _TYPE, _TENSOR_NAME, _SPARSE_VALUES = 1, 2, 8, 1
 _TENSOR_TYPE, _ELEMENT_TYPE, _SHAPE, _DIMENSION, _SIZE = 1, 1, 2, 1, 1
 _ELEMENT_TYPES = {
@@ -161,7 +164,7 @@ _Place = tuple[int, int]
 
 
 def read_onnx_signature(graph: Path) -> ModelSignature:
-    """Returns the inputs of an ``.onnx`` file, and the weights file beside it, if there is one.
+    """Returns the inputs and outputs of an ``.onnx`` file, and the weights file beside it, if there is one.
 
     Raises:
         ArtifactError: It is not an ONNX model, or its weights are in several files or in another folder.
@@ -171,14 +174,31 @@ def read_onnx_signature(graph: Path) -> ModelSignature:
         if not graphs:
             raise ValueError("it has no graph")
         inputs = tuple(_inputs(content, graphs[-1]))  # as protobuf, the last one counts
+        outputs = tuple(_input(content, place) for place in _parts(content, graphs[-1], _OUTPUT))
+        nodes = list(_parts(content, graphs[-1], _NODE))
+        operators = {_text(content, node, _MADE): _text(content, node, _OPERATOR) for node in nodes}
+        classes = next(filter(None, (_classes(content, node) for node in nodes)), ())
         others = sorted(set(locations(content)))
+    found = ModelSignature(inputs, graph, outputs=outputs, operators=operators, classes=classes)
     if not others:
-        return ModelSignature(inputs, graph)
+        return found
     if len(others) > 1 or "/" in others[0] or "\\" in others[0] or others[0] in {"", ".", ".."}:
         named = ", ".join(map(shown, others[:_SHOWN_FILES]))
         more = f" and {len(others) - _SHOWN_FILES} more" if len(others) > _SHOWN_FILES else ""
         raise ArtifactError(f"{graph}: takes its weights from {named}{more}; accepted: one file beside it")
-    return ModelSignature(inputs, graph, graph.parent / others[0])
+    return replace(found, weights=graph.parent / others[0])
+
+
+def _classes(content: mmap, node: _Place) -> tuple[str, ...]:
+    """Returns the names of the classes in a node of ``ai.onnx.ml``, such as ``ZipMap``; empty for others."""
+    for place in _parts(content, node, _ATTRIBUTE):
+        if _text(content, place, _NAME) in _CLASSES:
+            texts = [content[begin:end].decode() for begin, end in _parts(content, place, _STRINGS)]
+            found = [value for number, _, _, value in message_fields(content, *place) if number == _INTEGERS]
+            numbers = [value - (value >> 63 << 64) for value in found if value is not None]
+            if texts or numbers:
+                return tuple(texts or map(str, numbers))
+    return ()
 
 
 def _inputs(content: mmap, graph: _Place) -> Iterator[InputSignature]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from inferometer.agent.artifacts.files import InputSignature, ModelSignature
 from inferometer.agent.inference.registry import FrameworkEntry, Registry
@@ -49,6 +50,10 @@ class Wanted:
     examples: tuple[InputSignature, ...] = ()
 
 
+Task: TypeAlias = tuple[Mapping[str, Any], str, str]
+"""The ``output`` of a manifest that outputs suggest; ``certain``, ``likely`` or ``guess``; and the reason."""
+
+
 @dataclass(frozen=True, slots=True)
 class GivenModel:
     """A model with the manifest that was inferred for it.
@@ -59,6 +64,7 @@ class GivenModel:
         notes: What was found and what was assumed, one line each.
         checksums: The checksums of a model in memory; files are hashed when they are opened.
         in_memory: The model, if it is an object of this process; None for a file.
+        task: The task that its outputs suggest; the manifest does not use it.
     """
 
     manifest: ModelManifest
@@ -66,6 +72,7 @@ class GivenModel:
     notes: tuple[str, ...] = ()
     checksums: Mapping[str, str] = field(default_factory=dict)
     in_memory: object | None = field(default=None, compare=False)
+    task: Task = ({"type": "raw"}, "guess", "nothing is known of its outputs")
 
 
 def is_model_file(path: str, registry: Registry) -> bool:
@@ -163,7 +170,105 @@ def _given(
         raise ConfigurationError(f"{where}: cannot be described by a manifest: {error}") from error
     assert isinstance(manifest, ModelManifest)  # noqa: S101 - a manifest without kind is a model's
     notes = (*(f"{where}: {each}" for each in shown), *signature.notes)
-    return GivenModel(manifest, fixed, notes, signature.checksums, in_memory)
+    images = any(each.type == "image" for each in manifest.inputs)
+    task = guessed_task(signature, images=images, open_batch=fixed is None)
+    return GivenModel(manifest, fixed, notes, signature.checksums, in_memory, task)
+
+
+def guessed_task(signature: ModelSignature, *, images: bool, open_batch: bool) -> Task:
+    """Returns the task that the names, shapes, element types and operators of a model's outputs suggest.
+
+    Args:
+        signature: The inputs and outputs of the model.
+        images: Whether an input is an image.
+        open_batch: Whether the model accepts batches of any size.
+    """
+    whole = [
+        each.name
+        for each in signature.outputs
+        if each.shape == () or (open_batch and each.shape and each.shape[0] not in (None, 1))
+    ]
+    outputs = [each for each in signature.outputs if each.name not in whole]
+    scores = next(
+        (each for each in outputs if _is_float(each) and each.shape and each.shape[1:] not in ((), (1,))),
+        None,
+    )
+    classes = [
+        each for each in outputs if not _is_float(each) and each.shape and each.shape[1:] in ((), (1,))
+    ]
+    labels = {"labels": list(signature.classes)} if signature.classes else {}
+    sure = "certain" if labels else "likely"
+    maps = next((each.name for each in outputs if signature.operators.get(each.name) == "ZipMap"), None)
+    label = _named("label|class", classes)
+    boxes, of_boxes = _named("box", outputs), _named("score|conf|prob", outputs)
+    start, end = _named("start", outputs), _named("end", outputs)
+    if maps:
+        found = _task(
+            "classification", "certain", f"{maps} is made by ZipMap", probabilities_layer=maps, **labels
+        )
+    elif boxes and of_boxes:
+        masks, of_box = _named("mask", outputs), _named("label|class", outputs)
+        kind = "instance_segmentation" if masks else "object_detection"
+        layers = {"boxes_layer": boxes, "probabilities_layer": of_boxes, "classes_layer": of_box}
+        found = _task(kind, "likely", f"of the names {boxes} and {of_boxes}", **layers, masks_layer=masks)
+    elif label and scores and _named("prob|score", [scores]):
+        reason = f"{label} names the class, and {scores.name} has a score for each"
+        found = _task("classification", sure, reason, probabilities_layer=scores.name, **labels)
+    elif label:
+        found = _task("classification", sure, f"{label} names the class", classes_layer=label, **labels)
+    elif start and end:
+        reason = f"of the names {start} and {end}"
+        found = _task("question_answering", "likely", reason, start_layer=start, end_layer=end)
+    else:
+        found = _task_of_numbers(next(filter(_is_float, outputs), None), signature, images)
+    beside = f"; for the whole batch: {', '.join(whole)}" if whole else ""
+    return found[0], found[1], found[2] + beside
+
+
+def _task_of_numbers(output: InputSignature | None, signature: ModelSignature, images: bool) -> Task:
+    """Returns the task of a model whose outputs have no telling names, by the first with numbers."""
+    if output is None or not output.shape:
+        return _task("raw", "guess", "the file does not say what its outputs are")
+    name, sides, operator = output.name, output.shape[1:], signature.operators.get(output.name, "")
+    shape = f"{name} has the shape {_shown(output.shape)}"
+    if operator.endswith("Regressor") or name == "variable":  # as skl2onnx calls it
+        sure = "certain" if operator.endswith("Regressor") else "likely"
+        return _task("regression", sure, f"{name} is made by {operator}", values_layer=name)
+    if len(sides) == 3 and images and set(sides[1:]) != {1}:
+        if sides[0] in (1, 3):
+            return _task("image_enhancement", "guess", shape, image_layer=name)
+        return _task("semantic_segmentation", "likely", shape, masks_layer=name)
+    if any(side != 1 for side in sides[1:]):
+        return _task("raw", "guess", f"{shape}, which fits no task")
+    if re.search("embed|pool|feature", name.casefold()) or operator == "LpNormalization":
+        return _task("embedding", "likely", f"of the name or operator of {name}", embedding_layer=name)
+    if sides in ((), (1,)):
+        return _task("regression", "guess", f"{shape}: one number for each input", values_layer=name)
+    texts = any("input_ids" in each.name for each in signature.inputs)
+    is_softmax = operator in ("Softmax", "LogSoftmax")
+    likely = images or re.search("logit|score|prob|class", name.casefold())
+    transform = "none" if operator in ("Softmax", "Sigmoid") or "prob" in name.casefold() else "softmax"
+    return _task(
+        "text_classification" if texts else "classification",
+        "certain" if is_softmax else "likely" if likely else "guess",
+        f"{name} is made by {operator}" if is_softmax else shape,
+        probabilities_layer=name,
+        probabilities_transform=transform,
+    )
+
+
+def _task(kind: str, sure: str, reason: str, **parameters: Any) -> Task:
+    given = {name: value for name, value in parameters.items() if value is not None}
+    return {"type": kind, "parameters": given}, sure, reason
+
+
+def _named(pattern: str, outputs: Sequence[InputSignature]) -> str | None:
+    """Returns the name of the first output whose name contains a pattern."""
+    return next((each.name for each in outputs if re.search(pattern, each.name.casefold())), None)
+
+
+def _is_float(output: InputSignature) -> bool:
+    return (output.element_type or "").startswith(("float", "bfloat"))
 
 
 def _input(

@@ -284,6 +284,8 @@ def init(
 
     MODEL is a file that --model_path of agent predict accepts. The manifest is valid as it is; its
     comments list what MODEL does not contain, such as the labels and the mean of the training images.
+    The task is guessed from the outputs; a comment says how sure that is: certain, likely or guess. A
+    mere guess remains a comment.
     """
     from inferometer.agent.artifacts.downloads import digest
     from inferometer.agent.inference.given_models import Wanted, model_of_file
@@ -296,13 +298,15 @@ def init(
     target = output or model.parent / f"{given.manifest.name}.yml"
     named = [each for each in (files.graph_path, files.weights_path) if each is not None]
     checksums = {each: f"sha256:{digest(model.parent / each)}" for each in named}
-    text = manifest_text(given.manifest, model.parent, target.parent, checksums, given.fixed_batch)
+    text = manifest_text(
+        given.manifest, model.parent, target.parent, checksums, given.task, given.fixed_batch
+    )
     file = OutputFile(target, appendable=False)
     if overwrite:
         file.replace(text)
     else:
         file.create(text)
-    for note in given.notes:
+    for note in (*given.notes, f"task {given.task[0]['type']}, {given.task[1]}: {given.task[2]}"):
         click.echo(printable(note), err=True)
     click.echo(f"written     {printable(str(target))}")
 

@@ -159,6 +159,26 @@ def test_a_regression_is_scored_on_a_table(agent: Agent, models: Path) -> None:
     assert answer.figure("R2").startswith(f"{r2_score(Y, predicted):.4f}"), answer.stderr
 
 
+@pytest.mark.parametrize("name", [*CLASSIFIERS, "Line"])
+def test_the_manifest_of_a_file_has_its_task_and_its_classes(
+    agent: Agent, models: Path, tmp_path: Path, name: str
+) -> None:
+    written = agent("manifest", "init", models / f"{name}.onnx", "-o", tmp_path / "mine.yml", "--name=Mine")
+    task = "regression" if name == "Line" else "classification"
+    assert f"task {task}, certain: " in written.stderr
+    assert f"# certain: {task}, because " in (tmp_path / "mine.yml").read_text()
+    answer = agent(
+        "predict", "dataset", "--model_name=Mine", f"--manifests={tmp_path}", "--batch_size=32",
+        f"--dataset_path={models / f'{name}.csv'}", "--num_file_parts=-1", "--min_batches=1",
+    )  # fmt: skip
+    if name == "Two":  # whose classes are -1 and 1
+        assert "labels:\n    - '-1'\n    - '1'\n" in (tmp_path / "mine.yml").read_text()
+    if name == "Line":
+        assert answer.figure("R2") == evaluated(agent, models, "Line").figure("R2")
+    else:
+        assert f"({(models / f'{name}.score').read_text()} of 150 inputs)" in answer.figure("top-1")
+
+
 def test_a_client_gets_maps_as_scores_and_outputs_of_the_whole_batch_as_such(
     models: Path, addresses: dict[str, tuple[str, ...]]
 ) -> None:

@@ -13,14 +13,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import torch
 import tritonclient.grpc as triton
 import tritonclient.http as triton_http
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 from tritonclient.utils import InferenceServerException, shared_memory
 
-from inferometer.agent.inference.given_models import model_of_file
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.results import BatchResult, StageTimes
 from inferometer.agent.inference.session import SessionOptions, open_session
@@ -47,7 +45,6 @@ from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, InputError, ManifestError, PredictionError
 from inferometer.manifests.inputs import TensorElementType
 from inferometer.manifests.loader import load_manifest
-from tests.model_files import save_program
 
 DEADLINE_S = 30.0
 VALUES: dict[str, list[list[Any]]] = {
@@ -285,25 +282,6 @@ def test_a_manifest_has_no_other_type_of_an_input(tmp_path: Path, dtype: str) ->
     manifest.write_text(MANIFEST.format(name="Other", axis=3, dtype=dtype))
     with pytest.raises(ManifestError, match=f"element_type: found '{dtype}'; input should be"):
         load_manifest(manifest)
-
-
-class Doubled(torch.nn.Module):
-    """Twice its input, as floats."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.to(torch.float32) * 2
-
-
-@pytest.mark.parametrize("dtype", ["int8", "int16", "uint16", "uint32"])
-def test_a_program_of_pytorch_takes_narrow_integers(tmp_path: Path, dtype: str) -> None:
-    path = save_program(Doubled(), tmp_path / "net.pt2", torch.ones((2, 3), dtype=getattr(torch, dtype)))
-    given = model_of_file(path, Registry())
-    assert given.manifest.tensors[0].element_type.value == dtype
-    with open_session(given.manifest, SessionOptions(), Registry(), given=given) as session:
-        outputs = session.predict_tensor(values(dtype)).outputs
-        assert isinstance(outputs, RawOutputs)
-        [found] = outputs.tensors.values()
-        np.testing.assert_array_equal(found, 2 * values(dtype).astype(np.float32))
 
 
 def test_strings_of_one_length_are_strings_in_answers_too() -> None:

@@ -9,20 +9,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import tritonclient.grpc as triton
 
 from inferometer.agent.frameworks.pytorch.predictor import read_program_sizes
+from inferometer.agent.inference.given_models import model_of_file
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import Session, SessionOptions, open_session
 from inferometer.agent.server.server import AgentServer, ServerOptions
+from inferometer.agent.tasks.predictions import RawOutputs
 from inferometer.client.remote.native.agent import open_remote_agent
 from inferometer.evaluators.datasets.opening import DatasetChoice
 from inferometer.evaluators.load.target import synthetic_tensors
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ArtifactError, ConfigurationError
 from inferometer.manifests.inputs import AxisSizes
+from tests.model_files import save_program
 
 MANIFEST = """
 name: {name}
@@ -183,3 +187,24 @@ def test_an_expression_is_not_evaluated(folder: Path, tmp_path: Path) -> None:
     found = read_program_sizes(rewritten(folder, tmp_path / "changed.pt2", change))
     assert found == {"ids": (AxisSizes(example=2), AxisSizes(example=6))}
     assert not mark.exists()
+
+
+class Doubled(torch.nn.Module):
+    """Twice its input, as floats."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.to(torch.float32) * 2
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "uint16", "uint32"])
+def test_a_program_of_pytorch_takes_narrow_integers(tmp_path: Path, dtype: str) -> None:
+    path = save_program(Doubled(), tmp_path / "net.pt2", torch.ones((2, 3), dtype=getattr(torch, dtype)))
+    given = model_of_file(path, Registry())
+    assert given.manifest.tensors[0].element_type.value == dtype
+    ends = np.iinfo(dtype)
+    given_values = np.array([[ends.min, ends.max // 2, 1]], dtype)
+    with open_session(given.manifest, SessionOptions(), Registry(), given=given) as session:
+        outputs = session.predict_tensor(given_values).outputs
+        assert isinstance(outputs, RawOutputs)
+        [found] = outputs.tensors.values()
+        np.testing.assert_array_equal(found, 2 * given_values.astype(np.float32))
