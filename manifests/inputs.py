@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, PrivateAttr, WithJsonSchema, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 from pydantic.functional_validators import AfterValidator
 
 from inferometer.manifests.fields import Checksum, Name, Part, PerChannel, full_dimensions
@@ -246,6 +254,9 @@ class TextParameters(Part):
     specifies whether texts are converted to lower case and lose their accents (by default, true). A JSON file
     specifies that itself. ``padding_id`` is the number of the padding token; if omitted, it is the file's own
     padding token, a token ``[PAD]`` or ``<pad>``, or 0.
+
+    With ``window_overlap``, the second text of a pair that is too long becomes several windows of at most
+    ``max_length`` tokens, of which each has that many tokens of the second text in common with the next.
     """
 
     tokenizer: Annotated[str, Field(min_length=1)]
@@ -253,6 +264,7 @@ class TextParameters(Part):
     lower_case: bool | None = None
     max_length: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = 512
     truncation: Truncation = Truncation.LONGEST_FIRST
+    window_overlap: Annotated[int, Field(ge=0)] | None = None
     padding: Padding = Padding.LONGEST
     padding_id: Annotated[int, Field(ge=0)] | None = None
     element_type: TextElementType = TextElementType.INT64
@@ -274,6 +286,15 @@ class TextParameters(Part):
     def input_layer(self) -> str:
         """The name of the input for the ids."""
         return self.layers.ids
+
+    @field_validator("window_overlap")
+    @classmethod
+    def _of_the_second(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and info.data.get("truncation") is not Truncation.ONLY_SECOND:
+            raise ValueError(
+                "requires truncation: only_second, which is the text that is divided into windows"
+            )
+        return value
 
     @field_validator("layers", mode="before")
     @classmethod

@@ -361,6 +361,15 @@ class ModelManifest(Manifest):
     _any_size = model_validator(mode="before")(any_size_where_none_is_given)
     _version = field_validator("version")(check_version)
 
+    @model_validator(mode="after")
+    def _answers_in_windows(self) -> ModelManifest:
+        overlaps = [getattr(each.parameters, "window_overlap", None) for each in self.inputs]
+        if overlaps != [None] * len(overlaps) and (
+            len(overlaps) > 1 or self.output.type != "question_answering"
+        ):
+            raise ValueError("window_overlap is for the only input of a model for question_answering")
+        return self
+
     @property
     def tensors(self) -> tuple[TensorSpec, ...]:
         """The tensors for all inputs, in order."""

@@ -186,14 +186,15 @@ class Postprocessor:
         Raises:
             PredictionError: The outputs do not match the manifest.
         """
+        inputs = PredictedInputs.of(size, origins) if origins else PredictedInputs(size)
         if not (size == 1 and self._task.takes_unbatched):
             hint = "; for a model of one input at a time, use batch_size 1"
             whole = whole_batch_outputs(
-                tensors, size, self._fixed, hint if self._task.takes_unbatched else ""
+                tensors, inputs.rows, self._fixed, hint if self._task.takes_unbatched else ""
             )
             if whole and not self._is_raw:
                 tensors = {name: OF_WHOLE_BATCH if name in whole else each for name, each in tensors.items()}
-        return self._task(tensors, PredictedInputs.of(size, origins) if origins else PredictedInputs(size))
+        return self._task(tensors, inputs)
 
 
 def whole_batch_outputs(

@@ -63,10 +63,12 @@ class TokenizedText:
     Attributes:
         text: The text in which answers are found: the second of a pair, or the only text.
         offsets: int64, tokens × 2; the start and end of each token in ``text``; -1 for other tokens.
+        further: The same for the further windows of a text that is too long for one.
     """
 
     text: str
     offsets: NDArray[np.int64] = field(repr=False)
+    further: tuple[NDArray[np.int64], ...] = field(default=(), repr=False)
 
 
 Origin: TypeAlias = ImageGeometry | TokenizedText

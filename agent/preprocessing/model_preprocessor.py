@@ -45,6 +45,7 @@ class ModelPreprocessor:
         tensors: The tensors that the model takes, in order.
         tensor_bytes: The memory for one input's tensors; approximate with dynamic axes.
         bytes_ahead: The memory to allow for one input that is prepared ahead.
+        splits: Whether an input becomes one or more rows of a batch.
     """
 
     def __init__(self, preprocessors: Sequence[Preprocessor]) -> None:
@@ -61,6 +62,7 @@ class ModelPreprocessor:
         self._fixed = tuple(
             (each.name, each.sized(), dtype_of(each)) for each in self.tensors if not each.is_dynamic
         )
+        self.splits = any(each.splits for each in self._preprocessors)
         self._padded = len(self._fixed) < len(self.tensors)
         self._takes_pairs = [each[1:] for each in self._fixed] == 2 * [((1,), np.dtype(object))]
         self._same_size = tuple(each.name for each in self.tensors if each.same_size)
@@ -81,6 +83,8 @@ class ModelPreprocessor:
             InputError: The payload does not fit the model; the row's content is then undefined.
         """
         if isinstance(payload, NamedTensors):
+            if self.splits:
+                raise InputError("the model takes texts, which it divides into windows; found tensors")
             return self._written(self.named(payload.arrays), batch, place)
         if isinstance(payload, Text) and self._takes_pairs:
             return self._written(self._pair(payload), batch, place)
@@ -124,6 +128,11 @@ class ModelPreprocessor:
             places: The indices of the rows to return; None for all.
             rows: The return value of ``prepare`` for each returned row.
         """
+        if self.splits:
+            return {
+                each.name: padded(each, [window for row in rows if row for window in row[each.name]])
+                for each in self.tensors
+            }
         if places is not None:
             batch = {name: array[places] for name, array in batch.items()}
         if not self._padded:

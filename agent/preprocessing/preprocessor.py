@@ -56,7 +56,11 @@ class Preprocessor(ABC):
         dimensions: The tensor's shape without the batch, with -1 for a dynamic axis.
         dtype: The tensor's dtype.
         tensor_bytes: The memory that the tensors take; approximate with dynamic axes.
+        splits: Whether an input becomes one or more rows of a batch, which ``prepare`` then returns with the
+            rows as the first axis of each tensor.
     """
+
+    splits = False
 
     def __init__(self, parameters: InputParameters) -> None:
         self.tensors: tuple[TensorSpec, ...] = parameters.tensors

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.preprocessing.inputs import Payload, Tensors, Text, TokenizedText
+from inferometer.agent.preprocessing.inputs import Payload, Tensors, Text, TokenizedText, padded
 from inferometer.agent.preprocessing.preprocessor import Preprocessor
 from inferometer.manifests.errors import ArtifactError, FrameworkUnavailableError, InputError, one_line
 from inferometer.manifests.inputs import TextParameters, Truncation
 
 try:
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+    from tokenizers import Encoding, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 except ImportError as error:
     raise FrameworkUnavailableError(
         f"texts need the library tokenizers, which cannot be imported ({one_line(error)}); install it with: "
@@ -30,11 +30,12 @@ except ImportError as error:
 
 _UNKNOWN, _FIRST, _SEPARATOR = "[UNK]", "[CLS]", "[SEP]"
 _PADDING = ("[PAD]", "<pad>")
+_MOST_WINDOWS = 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tokens:
-    """The tokens of one text, without padding.
+    """The tokens of one text, or of one of its windows, without padding.
 
     Attributes:
         ids: int64, tokens.
@@ -62,7 +63,7 @@ class TextTokenizer:
     """
 
     def __init__(self, parameters: TextParameters, path: Path) -> None:
-        self._longest = parameters.max_length
+        self._longest, self._overlap = parameters.max_length, parameters.window_overlap
         self._pairs = _opened(parameters, path)
         special = self._pairs.num_special_tokens_to_add(is_pair=False)
         if parameters.max_length <= special:
@@ -73,12 +74,18 @@ class TextTokenizer:
         self.padding_id = _padding_id(self._pairs, parameters)
         self._pairs.no_padding()
         self._pairs.no_truncation()
-        self._singles = self._pairs
+        self._singles = self._whole = self._pairs
         if parameters.truncation is not Truncation.NONE:
             # with only_second, the library refuses a text alone
             self._singles = Tokenizer.from_str(self._pairs.to_str())
             self._singles.enable_truncation(parameters.max_length, strategy="longest_first")
-            self._pairs.enable_truncation(parameters.max_length, strategy=parameters.truncation.value)
+            if self._overlap is not None:
+                self._whole = Tokenizer.from_str(self._pairs.to_str())
+            self._pairs.enable_truncation(
+                max_length=parameters.max_length,
+                stride=self._overlap or 0,
+                strategy=parameters.truncation.value,
+            )
 
     @property
     def versions(self) -> Mapping[str, str]:
@@ -86,22 +93,53 @@ class TextTokenizer:
         return {"tokenizers": metadata.version("tokenizers")}
 
     def __call__(self, text: Text) -> Tokens:
-        """Returns the tokens of a text.
+        """Returns the tokens of a text, or of its first window; see ``windows``."""
+        return self.windows(text)[0]
+
+    def windows(self, text: Text) -> list[Tokens]:
+        """Returns the tokens of each window of a text; one window unless ``window_overlap`` is given.
 
         Raises:
             InputError: A text is empty or only white space, has no tokens or too many, or is not Unicode
-                text.
+                text; or the first of a pair leaves too few tokens for windows of the second, or there are
+                more than 1,024 windows.
         """
         for part in (text.text, text.pair):
             if part is not None and not part.strip():
                 raise InputError("the text is empty" if text.pair is None else "a text of the pair is empty")
         tokenizer = self._singles if text.pair is None else self._pairs
         try:
-            encoding = tokenizer.encode(text.text, text.pair)
+            encodings = (
+                [tokenizer.encode(text.text, text.pair)]
+                if self._overlap is None or text.pair is None
+                else self._divided(text.text, text.pair, self._overlap)
+            )
         except UnicodeEncodeError as error:
             raise InputError(f"the text cannot be encoded in UTF-8: {one_line(error)}") from error
+        except InputError:
+            raise
         except Exception as error:  # the library has no class of its own, nor a common one
             raise InputError(f"the text cannot be tokenized: {one_line(error)}") from error
+        return [self._tokens(text, each) for each in encodings]
+
+    def _divided(self, question: str, context: str, overlap: int) -> list[Encoding]:
+        """Returns the windows of a context; checks first what the library does not report as an error."""
+        whole = self._whole.encode(question, context)
+        if len(whole.ids) <= self._longest:
+            return [whole]
+        second = whole.sequence_ids.count(1)
+        room = self._longest - len(whole.ids) + second
+        if room <= overlap:
+            raise InputError(
+                f"the first text has {whole.sequence_ids.count(0)} tokens, which leaves {max(room, 0)} of "
+                f"max_length {self._longest} for a window of the second; window_overlap is {overlap}"
+            )
+        if (windows := -(-(second - overlap) // (room - overlap))) > _MOST_WINDOWS:
+            raise InputError(f"the text has {windows} windows; at most {_MOST_WINDOWS} are allowed")
+        first = self._pairs.encode(question, context)
+        return [first, *first.overflowing]
+
+    def _tokens(self, text: Text, encoding: Encoding) -> Tokens:
         ids = np.asarray(encoding.ids, np.int64)
         if len(ids) > self._longest:
             raise InputError(f"the text has {len(ids)} tokens; max_length is {self._longest}")
@@ -175,7 +213,7 @@ class TextPreprocessor(Preprocessor):
         self._tokenize = TextTokenizer(parameters, tokenizer)
         ids, *others = self.tensors
         self.tensors = (replace(ids, padding=self._tokenize.padding_id), *others)
-        self._layers = parameters.layers
+        self._layers, self.splits = parameters.layers, parameters.window_overlap is not None
         self._latest = threading.local()
 
     @property
@@ -184,24 +222,39 @@ class TextPreprocessor(Preprocessor):
         return self._tokenize.versions
 
     def prepare(self, payload: Payload, batch: Tensors, place: int) -> Tensors | None:
-        """Returns a text's rows; writes them to ``batch`` and returns None if all texts have one length."""
+        """Returns a text's rows, or those of its windows.
+
+        Texts of one length that are not divided into windows are written to ``batch`` instead.
+        """
         if not isinstance(payload, Text):
             raise InputError(f"the model takes texts; found {type(payload).__name__.lower()} data")
-        tokens = self._tokenize(payload)
-        self._latest.text = payload, tokens.text
+        tokens, *further = self._tokenize.windows(payload)
+        self._latest.text = (
+            payload,
+            replace(tokens.text, further=tuple(each.text.offsets for each in further)),
+        )
+        windows = [self._rows(each) for each in (tokens, *further)]
+        if self.splits:
+            return {each.name: padded(each, [rows[each.name] for rows in windows]) for each in self.tensors}
+        if self.tensors[0].is_dynamic:
+            return windows[0]
+        for each in self.tensors:
+            batch[each.name][place] = windows[0][each.name]
+        return None
+
+    def _rows(self, tokens: Tokens) -> Tensors:
+        """Returns the tensors' rows, padded if all texts have one length."""
         of_layer = {
             self._layers.ids: tokens.ids,
             self._layers.mask: np.ones_like(tokens.ids),
             self._layers.types: tokens.types,
         }
-        rows = {each.name: of_layer[each.name].astype(self.dtype) for each in self.tensors}
-        if self.tensors[0].is_dynamic:
-            return rows
+        rows = {}
         for each in self.tensors:
-            row = batch[each.name][place]
-            row[...] = each.padding
-            row[: len(tokens.ids)] = rows[each.name]
-        return None
+            length = len(tokens.ids) if each.is_dynamic else each.sized()
+            rows[each.name] = np.full(length, each.padding, self.dtype)
+            rows[each.name][: len(tokens.ids)] = of_layer[each.name]
+        return rows
 
     def origin(self, payload: Payload) -> TokenizedText | None:
         """Returns the text that this thread has just prepared, with the positions of its tokens."""

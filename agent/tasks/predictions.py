@@ -384,6 +384,11 @@ class PredictedInputs:
     geometries: Sequence[ImageGeometry | None] = ()
     texts: Sequence[TokenizedText | None] = ()
 
+    @property
+    def rows(self) -> int:
+        """The number of rows of the outputs: one for each input, and one for each further window."""
+        return self.size + sum(len(text.further) for text in self.texts if text is not None)
+
     @classmethod
     def of(cls, size: int, origins: Sequence[Origin | None]) -> PredictedInputs:
         """Returns the information about inputs, given the origin of each."""

@@ -6,12 +6,13 @@ span of a text that a model identifies by the scores of its first and last token
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.preprocessing.inputs import Tensors, TokenizedText
+from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.tasks.predictions import (
     Classifications,
     PredictedInputs,
@@ -181,7 +182,8 @@ class AnswerSpans(TaskPostprocessor):
     ``max_answer_length`` tokens; of equal spans the first, and of these the shortest. With a
     ``no_answer_threshold``, the answer is empty if the sum of both scores of the input's first token,
     ``[CLS]``, exceeds the span's sum by more than the threshold, as in BERT for SQuAD 2.0 (Devlin et al.,
-    arXiv 1810.04805, section 4.3). Thread-safe.
+    arXiv 1810.04805, section 4.3). Of a text in several windows, the best span of all windows counts, and
+    the lowest sum of ``[CLS]``, as in BERT's ``run_squad.py``. Thread-safe.
     """
 
     wants_inputs = True
@@ -207,28 +209,38 @@ class AnswerSpans(TaskPostprocessor):
             )
         usable = np.ones(inputs.size, np.bool_)
         answers = []
+        rows = iter(zip(starts, ends, strict=True))
         for place, text in enumerate(inputs.texts):
-            tokens = 0 if text is None else len(text.offsets)
-            start, end = starts[place, :tokens], ends[place, :tokens]
-            if text is None or len(start) < tokens:
+            windows = () if text is None else (text.offsets, *text.further)
+            tokens = max(map(len, windows), default=0)
+            if text is None or starts.shape[1] < tokens:
                 raise PredictionError(
                     f"the model gives scores for {starts.shape[1]} tokens, but the text has {tokens}"
                 )
-            if np.isfinite(start).all() and np.isfinite(end).all():
-                answers.append(self._answer(text, start, end))
+            scored = [(offsets, *(row[: len(offsets)] for row in next(rows))) for offsets in windows]
+            if all(np.isfinite(each).all() for _, *both in scored for each in both):
+                answers.append(self._answer(text.text, scored))
             else:
                 usable[place] = False
         return Texts.of(answers), usable
 
-    def _answer(self, text: TokenizedText, start: NDArray[np.float64], end: NDArray[np.float64]) -> str:
-        """Returns the answer of one input from its tokens' scores, float64."""
-        inside = np.flatnonzero(text.offsets[:, 0] >= 0)
-        if not len(inside):
-            return ""
-        first, last, score = best_span(start[inside], end[inside], self._longest)
-        if self._threshold is not None and start[0] + end[0] - score > self._threshold:
-            return ""
-        return text.text[text.offsets[inside[first], 0] : text.offsets[inside[last], 1]]
+    def _answer(self, text: str, windows: Sequence[tuple[NDArray[Any], ...]]) -> str:
+        """Returns the answer of one input.
+
+        Args:
+            text: The text in which answers are found.
+            windows: For each window, its tokens' offsets, and their scores as starts and as ends, float64.
+        """
+        best, none, answer = -np.inf, np.inf, ""
+        for offsets, start, end in windows:
+            none = min(none, start[0] + end[0])
+            inside = np.flatnonzero(offsets[:, 0] >= 0)
+            if not len(inside):
+                continue
+            first, last, score = best_span(start[inside], end[inside], self._longest)
+            if score > best:
+                best, answer = score, text[offsets[inside[first], 0] : offsets[inside[last], 1]]
+        return "" if self._threshold is not None and none - best > self._threshold else answer
 
 
 def best_span(start: NDArray[np.float64], end: NDArray[np.float64], longest: int) -> tuple[int, int, float]:
@@ -254,9 +266,9 @@ def _scores(tensors: Tensors, layer: int | str, inputs: PredictedInputs) -> tupl
     if len(inputs.texts) != inputs.size:
         raise PredictionError("answers are cut out of texts, but the inputs are tensors; give texts")
     array: NDArray[Any] = tensor.reshape(tensor.shape[:2]) if tensor.shape[2:] == (1,) else tensor
-    if array.ndim != 2 or len(array) != inputs.size:
+    if array.ndim != 2 or len(array) != inputs.rows:
         raise PredictionError(
-            f"output {name} has shape {list(tensor.shape)}; scores of tokens are {inputs.size} inputs × "
+            f"output {name} has shape {list(tensor.shape)}; scores of tokens are {inputs.rows} inputs × "
             "tokens"
         )
     return name, array.astype(np.float64)

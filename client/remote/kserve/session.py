@@ -302,7 +302,7 @@ class KServeTarget(CallTarget):
             return []
         if isinstance(inputs, PreparedInputs):
             batches = list(inputs.rows)
-        elif any(each.is_dynamic for each in self._preprocessor.tensors):
+        elif self._preprocessor.splits or any(each.is_dynamic for each in self._preprocessor.tensors):
             return []
         else:
             count = max(1, min(_MAX_SLOTS, _MAX_SLOTS_BYTES // self._preprocessor.tensor_bytes))

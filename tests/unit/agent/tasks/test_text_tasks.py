@@ -87,6 +87,23 @@ def test_no_answer_wins_by_more_than_the_threshold() -> None:
     assert answer(start, end, no_answer_threshold=1.9) == ""
 
 
+def test_of_several_windows_the_best_span_and_the_lowest_score_of_no_answer_count() -> None:
+    windows = TokenizedText(CONTEXT, OFFSETS, (OFFSETS[:8], OFFSETS))
+    rows = [scores(t0=2, t5=1), scores(t0=1, t4=1.5, t9=9), scores(t0=3, t9=1)]  # t9 is padding in the second
+    both, last = np.concatenate([*rows, scores(t6=1)]), TokenizedText(CONTEXT, OFFSETS)
+    for threshold, wanted in ((-1.0, "1984"), (-1.1, ""), (None, "1984")):
+        found, usable = postprocess(
+            "question_answering", {"s": both, "e": both}, (windows, last), no_answer_threshold=threshold
+        )
+        assert (usable.tolist(), found.text(0)) == ([True, True], wanted)
+        assert found.text(1) == "met"
+    both[2, 9] = np.nan
+    found, usable = postprocess("question_answering", {"s": both, "e": both}, (windows, last))
+    assert (usable.tolist(), found.text(0)) == ([False, True], "met")
+    with pytest.raises(PredictionError, match=r"shape \[3, 14\]; scores of tokens are 4 inputs × tokens"):
+        postprocess("question_answering", {"s": both[:3], "e": both[:3]}, (windows, last))
+
+
 def test_a_score_that_is_no_number_fails_one_input_and_padding_none() -> None:
     good, bad = scores(t4=3), scores(t4=np.nan)
     padded = scores(t4=3, t13=np.inf)
