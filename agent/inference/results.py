@@ -203,16 +203,11 @@ def whole_batch_outputs(
     """Returns the names of the outputs of a batch that belong to the whole batch, such as a loss.
 
     They are single numbers, and tensors whose first axis has the ``fixed`` size that the model declares. A
-    fixed size of 1 is ignored for one input: exporters write it for an axis that is the batch after all.
-
-    Args:
-        tensors: The outputs.
-        size: The number of inputs.
-        fixed: The fixed sizes by name; see ``Predictor.fixed_outputs``.
-        hint: Advice to end an error with.
+    fixed size of 1 is ignored for one input: exporters write it for an axis that is the batch after all. For
+    ``fixed``, see ``Predictor.fixed_outputs``.
 
     Raises:
-        PredictionError: Another output does not have a row for each input.
+        PredictionError: Another output does not have a row for each input; the message ends with ``hint``.
     """
     whole = {
         name

@@ -56,6 +56,7 @@ class ONNXRuntimePredictor(Predictor):
         self._session: Any = None
         self._profiled: Any = None
         self._output_names: list[str] = []
+        self._maps: frozenset[str] = frozenset()
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._precision: Precision | None = None
         self._names: dict[str, str] = {}
@@ -109,6 +110,7 @@ class ONNXRuntimePredictor(Predictor):
         found = [node.name for node in session.get_inputs()]
         self._names = found_names(self.artifacts.graph or self, self.tensors, found)
         self._output_names = [node.name for node in session.get_outputs()]
+        self._maps = frozenset(node.name for node in session.get_outputs() if node.type.startswith(_MAPS))
         if all(node.shape and not isinstance(node.shape[0], int) for node in session.get_inputs()):
             firsts = {node.name: node.shape[0] for node in session.get_outputs() if node.shape}
             self.fixed_outputs = {name: size for name, size in firsts.items() if isinstance(size, int)}
@@ -132,7 +134,7 @@ class ONNXRuntimePredictor(Predictor):
         if any(output is None for output in outputs):  # of an optional output without a value
             named = {name: output for name, output in named.items() if output is not None}
         for name, output in named.items():
-            if _is_maps(output):
+            if name in self._maps:
                 named[name] = self._of_maps(name, output)
             elif not isinstance(output, np.ndarray):
                 raise PredictionError(
@@ -314,15 +316,6 @@ def _without_exporter(manifest: ModelManifest) -> str:
 
 def _refusal(manifest: ModelManifest, options: PredictorOptions) -> str:
     return f"{title_of(manifest)}: ONNX Runtime {onnxruntime.__version__} cannot use {options.device}"
-
-
-def _is_maps(output: object) -> bool:
-    """Returns whether an output is what ``ZipMap`` makes: for each input, a map from classes to scores."""
-    return (
-        isinstance(output, list)
-        and bool(output)
-        and all(isinstance(each, dict) and each and each.keys() == output[0].keys() for each in output)
-    )
 
 
 _MAPS = "seq(map("
