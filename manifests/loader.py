@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Hashable, Iterator, Mapping
-from functools import cache
+from collections.abc import Iterator, Mapping
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,6 +34,9 @@ from inferometer.manifests.inputs import (
 from inferometer.manifests.schema import DatasetManifest, FrameworkManifest, Manifest, ModelManifest
 
 _MAX_NUMBER_BITS = 63
+_MOST_ALIASED = 100_000
+_CHARACTERS_OF_A_VALUE = 64
+"""Longer texts count as several values."""
 _NUMBER_TAGS = {"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"}
 # what PyYAML raises, beside its own errors, for invalid values of a tag and for deep nesting
 _YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError)
@@ -50,7 +53,8 @@ def parse_yaml(text: str, *, libyaml: bool = yaml.__with_libyaml__) -> Any:
 
     - ``version: 1.10`` stays text; YAML reads it as the number 1.1.
     - A repeated field is an error; YAML uses the last one.
-    - An alias is an error: a few lines of aliases can expand beyond the memory.
+    - An alias stands for its value. More than 100,000 values in aliases are an error, since a few lines of
+      aliases can expand beyond the memory, and so is an alias within its own value.
     - An integer of more than 63 bits is an error: no database accepts it.
 
     Whether libyaml is used affects only the speed.
@@ -74,6 +78,14 @@ def parse_yaml(text: str, *, libyaml: bool = yaml.__with_libyaml__) -> Any:
 class _StrictLoader(yaml.SafeLoader):
     """The loader written in Python; see ``parse_yaml``."""
 
+    _composed = _aliased = 0
+    """The values so far, with those that aliases stand for, and the number of those."""
+
+    @cached_property
+    def _sizes(self) -> dict[str | None, int]:
+        """The number of values in each complete value, by its anchor."""
+        return {}
+
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         number = super().construct_yaml_int(node)
         if number.bit_length() > _MAX_NUMBER_BITS:
@@ -83,27 +95,41 @@ class _StrictLoader(yaml.SafeLoader):
         return number
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()  # type: ignore[no-untyped-call] # as types-PyYAML has it
+        event, before = self.peek_event(), self._composed  # type: ignore[no-untyped-call] # as types-PyYAML has it
+        node = super().compose_node(parent, index)
+        anchor = getattr(event, "anchor", None)
+        if not isinstance(event, yaml.AliasEvent):
+            self._composed += 1 + len(node.value) // _CHARACTERS_OF_A_VALUE if node else 1
+            self._sizes[anchor] = self._composed - before
+            return node
+        size = self._sizes.get(anchor, 0)
+        self._composed, self._aliased = self._composed + size, self._aliased + size
+        if not size or self._aliased > _MOST_ALIASED:
+            many = f"; aliases stand for more than {_MOST_ALIASED:,} values, so write some of them out"
+            reason = many if size else " within its own value"
             raise yaml.composer.ComposerError(
-                None, None, f"found the alias *{event.anchor}; write the value out instead", event.start_mark
+                None,
+                None,
+                f"found the alias *{anchor}{reason}",
+                event.start_mark,  # type: ignore[arg-type]
             )
-        return super().compose_node(parent, index)
+        return node
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        if isinstance(node, yaml.MappingNode):
-            seen = set()
-            for key, value in node.value:
-                if not isinstance(key, yaml.ScalarNode):
-                    continue
-                if (key.tag, key.value) in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"found the field {key.value} twice", key.start_mark
-                    )
-                seen.add((key.tag, key.value))
-                if key.value == "version" and value.tag in _NUMBER_TAGS:
-                    value.tag = "tag:yaml.org,2002:str"
-        return super().construct_mapping(node, deep)
+    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for place, (key, value) in enumerate(node.value):
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if (key.tag, key.value) in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"found the field {key.value} twice", key.start_mark
+                )
+            seen.add((key.tag, key.value))
+            if key.value == "version" and value.tag in _NUMBER_TAGS:
+                text = yaml.ScalarNode("tag:yaml.org,2002:str", value.value, value.start_mark, value.end_mark)
+                node.value[place] = (key, text)
+        return node
 
 
 _StrictLoader.add_constructor("tag:yaml.org,2002:int", _StrictLoader.construct_yaml_int)

@@ -267,20 +267,28 @@ def report(file: Path, plot: Path | None, **given: Any) -> None:
 
 
 @plan.command("import-dlbs", cls=Command)
-@click.argument("file", type=FILE, metavar="CONFIG.json")
+@click.argument("words", nargs=-1, required=True, metavar="CONFIG.json|SCRIPT|run [WORD]…")
 @option(
     "-o",
     "--output",
     "--output_file",
     "output",
     type=FILE,
-    help="Write the plan to this file, which does not exist yet.  [default: stdout]",
+    help="Write the plan to this file, which does not exist yet; several plans are numbered.  "
+    "[default: stdout]",
 )
-def import_dlbs(file: Path, output: Path | None) -> None:
-    """Convert a DLBS configuration into a plan, and report what has no equivalent here.
+def import_dlbs(words: tuple[str, ...], output: Path | None) -> None:
+    """Convert a configuration, a command line or a script of DLBS into plans.
 
-    Options without an equivalent are reported on stderr, one per line.
-    """
+    A command line is that of DLBS's experimenter.py, after --. From a shell script, which is not run, each
+    such command line becomes a plan; the words after its name are its arguments. What has no equivalent here
+    is reported on stderr, one per line.
+
+    \b
+      agent plan import-dlbs config.json -o plan.yaml
+      agent plan import-dlbs mxnet.sh -o plan.yaml
+      agent plan import-dlbs -o plan.yaml -- run --config=config.json -Pexp.gpus='"0,1"'
+    """  # noqa: D301 - the backspace tells click to leave the lines as they are
     from inferometer.client.plan.request import write_imported
 
-    write_imported(file, output)
+    write_imported(words, output)

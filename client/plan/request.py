@@ -10,7 +10,7 @@ import re
 import shlex
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,15 @@ from inferometer.client.api.invocation import Invocation
 from inferometer.client.cli.output import NO_DRIVER, SUCCESS, say
 from inferometer.evaluators.plans.cells import Cell, Run, cells_of, runs_of
 from inferometer.evaluators.plans.dlbs import import_dlbs
-from inferometer.evaluators.plans.dlbs_names import GivenNames
+from inferometer.evaluators.plans.dlbs_lines import (
+    ACTIONS,
+    PLANNED,
+    PROGRAM,
+    CommandLine,
+    command_line,
+    command_lines,
+)
+from inferometer.evaluators.plans.dlbs_names import STATUS, GivenNames
 from inferometer.evaluators.plans.plan import Plan, items_of, plan_of, read_plan
 from inferometer.evaluators.plans.running.folder import (
     AGENTS_PLACE,
@@ -55,13 +63,19 @@ class PlanRequest:
 
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
-        """The cells of the plan."""
-        return cells_of(self.plan, environment=os.environ)
+        """The cells of the plan, without those whose ``exp.status`` is ``disabled``."""
+        cells = cells_of(self.plan, environment=os.environ)
+        return tuple(each for each in cells if each.parameters.get(STATUS) != "disabled")
+
+    @cached_property
+    def simulated(self) -> tuple[Cell, ...]:
+        """The cells whose command lines are printed, and which do not run: ``exp.status`` is ``simulate``."""
+        return tuple(each for each in self.cells if each.parameters.get(STATUS) == "simulate")
 
     @cached_property
     def runs(self) -> tuple[Run, ...]:
         """All runs of the plan, in order."""
-        return tuple(runs_of(self.plan, self.cells))
+        return tuple(runs_of(self.plan, [each for each in self.cells if each not in self.simulated]))
 
 
 def folder_of(invocation: Invocation, request: PlanRequest) -> PlanFolder:
@@ -93,7 +107,7 @@ def read_request(
         if name not in replaced or name in varied
     }
     content["extensions"] = [*content.get("extensions", ()), *added]
-    return PlanRequest(plan_of(content, str(file)), file)
+    return PlanRequest(plan_of(named.completed(content), str(file)), file)
 
 
 def _kept(content: Mapping[str, Any], replaced: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,34 +156,90 @@ def on_cluster(invocation: Invocation, request: PlanRequest) -> PlanRequest:
 _MOST_BYTES = 16 * 1024 * 1024
 
 
-def write_imported(path: Path, output: Path | None) -> None:
-    """Writes the plan that corresponds to a DLBS configuration, and reports options without an equivalent.
+def write_imported(words: Sequence[str], output: Path | None) -> None:
+    """Writes the plan of each command line or configuration of DLBS, and reports what has no equivalent.
+
+    Args:
+        words: The file of a configuration; the file of a script and its arguments; or a command line.
+        output: The file of the plan; several plans are numbered. None prints them.
 
     Raises:
-        ConfigurationError: The file cannot be read, or is not a DLBS configuration.
-        OutputError: The plan cannot be written, or its file exists.
+        ConfigurationError: The words are none of these, or no plan corresponds to them.
+        OutputError: A plan cannot be written, or its file exists.
     """
+    plans: list[dict[str, Any]] = []
+    several, found = _dlbs_lines(words)
+    for name, folder, line in found:
+        try:
+            if isinstance(line, ValueError):
+                raise ConfigurationError(str(line))
+            plans.append(_imported(line, name, folder))
+        except ConfigurationError as error:
+            if not several:
+                raise
+            say(f"left out    {name}: {error}")
+    if not plans:
+        raise ConfigurationError(
+            f"{words[0]}: none of its {len(found)} command lines of {PROGRAM} becomes a plan"
+        )
+    texts = [yaml.safe_dump(each, sort_keys=False, allow_unicode=True, width=100) for each in plans]
+    if output is None:
+        click.echo("---\n".join(texts), nl=False)
+        return
+    numbers = [f"-{each}" for each in range(1, len(texts) + 1)] if len(texts) > 1 else [""]
+    for number, text in zip(numbers, texts, strict=True):
+        path = output.with_stem(output.stem + number)
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def _dlbs_lines(words: Sequence[str]) -> tuple[bool, list[tuple[str, Path, CommandLine | ValueError]]]:
+    """Returns whether the words name a script, and each command line with the plan's name and its folder."""
+    program = [place for place, word in enumerate(words[:2], 1) if word.endswith(PROGRAM)]
+    if program or words[0] in ACTIONS:
+        try:
+            line = command_line(words[program[0] if program else 0 :])
+        except ValueError as error:
+            raise ConfigurationError(f"{PROGRAM}: {error}") from error
+        return False, [(_plan_name(line.configuration or "dlbs"), Path(), line)]
+    path, text = Path(words[0]), _read(Path(words[0]))
+    name = _plan_name(words[0])
+    if path.suffix == ".json" or text.lstrip().startswith("{"):
+        return False, [(name, Path(), CommandLine(PLANNED[0], words[0]))]
+    lines = list(command_lines(text, words[1:], os.environ))
+    if not lines:
+        raise ConfigurationError(f"{path}: is neither a configuration nor a script that calls {PROGRAM}")
+    return True, [(f"{name}-{place}", path.parent, line) for place, line in enumerate(lines, 1)]
+
+
+def _plan_name(path: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(path).stem).strip("-._")[:60] or "dlbs"
+
+
+def _imported(line: CommandLine, name: str, folder: Path) -> dict[str, Any]:
+    """Returns the plan of a command line, and reports what it lacks."""
+    if line.action not in PLANNED:
+        raise ConfigurationError(f"{line.action} builds no plan; the actions that do: {', '.join(PLANNED)}")
+    text = line.applied(_read(folder / line.configuration) if line.configuration else '{"parameters": {}}')
+    found = import_dlbs(text, name, os.environ, defaults=line.defaults)
+    say(f"imported    {name}: {found.experiments} experiments of DLBS, {found.cells} cells")
+    for each in found.without_equal:
+        say(f"no equal    {each}")
+    return found.plan
+
+
+def _read(path: Path) -> str:
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise ConfigurationError(f"{path}: larger than {_MOST_BYTES} bytes, the limit of a configuration")
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{path}: is not text in UTF-8") from error
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).strip("-._") or "dlbs"
-    found = import_dlbs(text, name, os.environ)
-    written = yaml.safe_dump(found.plan, sort_keys=False, allow_unicode=True, width=100)
-    if output is None:
-        click.echo(written, nl=False)
-    else:
-        try:
-            with output.open("x", encoding="utf-8") as file:
-                file.write(written)
-        except OSError as error:
-            raise OutputError(f"{output}: cannot be written: {error.strerror or error}") from error
-    for line in found.without_equal:
-        say(f"no equal    {line}")
 
 
 _LOOK_S = 0.5

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+
+import click
 
 from inferometer.client.api.invocation import Invocation
 from inferometer.client.api.runner import StopRequest
@@ -123,7 +126,9 @@ _LOCKS = "machines"
 def run_plan(
     invocation: Invocation, request: PlanRequest, rerun: str | None, agents: PlanAgents | None = None
 ) -> int:
-    """Runs the remaining runs of a plan, and returns the exit code. All output goes to stderr.
+    """Runs the remaining runs of a plan, and returns the exit code.
+
+    The command lines of simulated cells are printed; all other output goes to stderr.
 
     Args:
         invocation: Provides the folders, the database and the secret.
@@ -134,6 +139,10 @@ def run_plan(
     Raises:
         InferometerError: Another driver is running the plan, or the database or the folder cannot be written.
     """
+    for cell in request.simulated:
+        click.echo(shlex.join(("agent", *cell.argv)))
+    if request.simulated and not request.runs:
+        return SUCCESS
     folder, locks = folder_of(invocation, request), invocation.data_directory / PLANS / _LOCKS
     locks.mkdir(parents=True, exist_ok=True)
     stop = StopRequest()

@@ -1,7 +1,8 @@
 """The cells of a plan: every combination of its variables, each a command line with its own id.
 
-References between parameters, conditions on them by DLBS's rules, and comparisons are evaluated without
-``eval``. A reference is ``${name}``, nested as ``${${exp.framework}.backend}``.
+References between parameters, expressions, conditions by DLBS's rules, and comparisons are evaluated
+without ``eval``. A reference is ``${name}``, nested as ``${${exp.framework}.backend}``; an expression is
+``$(1 + 1)$``.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from inferometer.evaluators.plans.expressions import evaluated, has_expression, is_within
 from inferometer.evaluators.plans.plan import Given, Parameter, Plan, Scalar, Value, items_of
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
@@ -37,8 +39,9 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 def is_constant(value: Any) -> bool:
-    """Returns whether a value has no references."""
-    return not any(isinstance(text, str) and "${" in text for text in items_of(value))
+    """Returns whether a value has neither references nor expressions."""
+    referring = any(isinstance(text, str) and "${" in text for text in items_of(value))
+    return not referring and not has_expression(value)
 
 
 def referred_in(text: str) -> set[str]:
@@ -60,15 +63,15 @@ def with_references(value: Any, rename: Callable[[str], str]) -> Any:
 
 
 def resolved(values: Mapping[str, Value], environment: Mapping[str, str]) -> dict[str, Value]:
-    """Returns the values with their references resolved.
+    """Returns the values with their references and then their expressions resolved.
 
     A parameter takes precedence over an environment variable of the same name. A text that consists of one
     reference has the type of the value that it names; in a longer text, a list becomes its items separated by
-    spaces, as in DLBS.
+    spaces, as in DLBS. A truth value is ``true`` there, and ``True`` within an expression.
 
     Raises:
-        ConfigurationError: A reference names an unknown parameter, is not closed, or is circular; or a value
-            becomes too long.
+        ConfigurationError: A reference names an unknown parameter, is not closed, or is circular; an
+            expression cannot be evaluated; or a value becomes too long.
     """
     done: dict[str, Value] = {}
 
@@ -116,7 +119,7 @@ def _too_long(where: str) -> ConfigurationError:
 
 
 def _replaced(value: Scalar, looked_up: Callable[[str], Value], where: str) -> Value:
-    """Returns a value with its references replaced; the message of an error begins with ``where``."""
+    """Returns a value with its references and expressions replaced; an error begins with ``where``."""
     if not isinstance(value, str):
         return value
     text = value
@@ -125,14 +128,18 @@ def _replaced(value: Scalar, looked_up: Callable[[str], Value], where: str) -> V
         if found is None:
             if "${" in text:
                 raise ConfigurationError(f'{where}: a reference in "{value}" is not closed; write ${{NAME}}')
-            return text
+            try:
+                return evaluated(text)  # type: ignore[no-any-return]
+            except ValueError as error:
+                raise ConfigurationError(f"{where}: {error}") from error
         referred = looked_up(found[1])
         if found[0] == text:
             if isinstance(referred, str) and "${" in referred:
                 text = referred
                 continue
             return referred
-        text = text[: found.start()] + shown(referred) + text[found.end() :]
+        plain = isinstance(referred, bool | None) and is_within(text, found.start())
+        text = text[: found.start()] + (str(referred) if plain else shown(referred)) + text[found.end() :]
         if len(text) > _MOST_CHARACTERS:
             raise _too_long(where)
     raise ConfigurationError(f"{where}: more than {_MOST_STEPS} references in one value")
@@ -172,7 +179,7 @@ def fits(
         if not is_constant(value):
             raise ConfigurationError(
                 f'the condition on {name} cannot be decided: its value "{shown(value)}" has references; '
-                "conditions accept only parameters without them"
+                "conditions accept only parameters without references and expressions"
             )
         if isinstance(wanted, str) and wanted:
             try:
@@ -328,12 +335,15 @@ class Run:
         return f"{self.cell.id}-{self.repetition}"
 
 
-def cells_of(plan: Plan, environment: Mapping[str, str] | None = None) -> tuple[Cell, ...]:
-    """Returns the distinct cells of a plan, in the order of its variables.
+def cells_of(
+    plan: Plan, environment: Mapping[str, str] | None = None, *, distinct: bool = True
+) -> tuple[Cell, ...]:
+    """Returns the cells of a plan, in the order of its variables.
 
     Args:
         plan: The plan.
         environment: The environment variables that a reference may name in addition to the parameters.
+        distinct: Whether cells with the same id are returned only once.
 
     Raises:
         ConfigurationError: A reference, a condition, a type, a domain or a constraint is wrong, or there
@@ -345,7 +355,7 @@ def cells_of(plan: Plan, environment: Mapping[str, str] | None = None) -> tuple[
         for extended in _extended(draft, plan):
             cell = _cell(plan, extended, environment or {})
             if all(holds(each, cell.parameters) for each in plan.constraints):
-                found.setdefault(cell.id, cell)
+                found.setdefault(cell.id if distinct else str(len(found)), cell)
     return tuple(found.values())
 
 

@@ -5,16 +5,18 @@ It rejects, with a ``ConfigurationError``:
 - text that is not JSON, or lacks the sections of a configuration;
 - a parameter name that differs in one character from one of DLBS, if it is only set or only referred to;
 - a first phase other than training and inference;
-- a framework whose value is a Python expression, or refers to a parameter that does not exist;
+- a framework whose value cannot be evaluated, or refers to a parameter that does not exist;
 - a configuration in which no cell has an equivalent, or whose plan does not expand.
 
-It omits, with a reason, each parameter and value without an equivalent, Python in ``$( )$``, values that
-refer to an omitted parameter, and cells of unsupported frameworks, precisions and phases after the first.
+It omits, with a reason, each parameter and value without an equivalent, Python that the expressions of
+plans lack, values that refer to an omitted parameter, and cells of unsupported frameworks, precisions and
+phases after the first.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,8 +24,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from inferometer.evaluators.plans import dlbs_names as names
-from inferometer.evaluators.plans.cell_command import IMAGE, LIBRARIES, VARIABLE
-from inferometer.evaluators.plans.cells import NODES, TASKS, Cell, cells_of, shown, with_references
+from inferometer.evaluators.plans.cells import TASKS, Cell, cells_of, shown, with_references
+from inferometer.evaluators.plans.expressions import has_expression, why_not_evaluated
 from inferometer.evaluators.plans.plan import items_of, plan_of
 from inferometer.manifests.errors import ConfigurationError
 
@@ -32,11 +34,10 @@ _OF_EXTENSION = {"condition": dict, "parameters": dict, "cases": list}
 _ALSO_FRAMEWORK = ("exp.framework_id", names.FAMILY, "exp.framework_title")
 """The parameters that name the framework in place of ``exp.framework``, the most specific first."""
 _REFERENCE = re.compile(r"\$\{([^${}]+)\}")
+_ENABLED = f"${{{names.STATUS}}} != disabled"
 _NESTED = re.compile(r"\$\{[^{}]*\$\{")
 _OF_FRAMEWORK = re.compile(rf"\$\{{\$\{{({re.escape(names.FRAMEWORK)}(?:_family)?)\}}\.([^${{}}]+)\}}")
 _OF_CONDITION = re.compile(r"__condition\.(?P<name>.+)_(?P<group>\d+)")
-_PYTHON = re.compile(r"\$\(.*?\)\$", re.DOTALL)
-_SHOWN_CHARACTERS = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +47,20 @@ class Imported:
     Attributes:
         plan: The plan, in the form of a plan's file.
         without_equal: The parts of the configuration that the plan lacks, each with its reason.
+        cells: The number of cells of the plan.
+        experiments: The number of experiments that DLBS runs. Experiments that differ in nothing that a plan
+            has are one cell, and those of ``exp.trial`` are its repetitions.
     """
 
     plan: dict[str, Any]
     without_equal: tuple[str, ...]
+    cells: int
+    experiments: int
 
 
-def import_dlbs(text: str, name: str, environment: Mapping[str, str] | None = None) -> Imported:
+def import_dlbs(
+    text: str, name: str, environment: Mapping[str, str] | None = None, *, defaults: bool = True
+) -> Imported:
     """Returns the plan that corresponds to a configuration of DLBS.
 
     Conditions, cases and references keep their meaning: a parameter without an equivalent that one of them
@@ -63,6 +71,7 @@ def import_dlbs(text: str, name: str, environment: Mapping[str, str] | None = No
         text: The configuration, in JSON; as in DLBS, it must not contain comments.
         name: The name of the plan.
         environment: The environment variables that references may name besides parameters.
+        defaults: Whether parameters that are not set have the defaults of DLBS.
 
     Raises:
         ConfigurationError: The configuration is refused for a reason the module lists, or ``name`` is not
@@ -70,10 +79,12 @@ def import_dlbs(text: str, name: str, environment: Mapping[str, str] | None = No
     """
     content = _parsed(text)
     given = {each for part in _parts(content) for each in part}
+    if not defaults and not given:
+        raise _refused("sets no parameter, so that DLBS builds no experiment")
     others = [each for each in _ALSO_FRAMEWORK if each in given]
     if others and names.FRAMEWORK not in given:
         content = _parsed(re.sub(rf"{re.escape(others[0])}(?![a-z])", names.FRAMEWORK, text))
-    return _Import(content, name, environment or {}).imported()
+    return _Import(content, name, environment or {}, defaults=defaults).imported()
 
 
 def _parsed(text: str) -> dict[str, Any]:
@@ -116,21 +127,26 @@ def _parts(content: Mapping[str, Any]) -> list[dict[str, Any]]:
 class _Import:
     """One import: the parts of the configuration, and the reasons for those that the plan lacks."""
 
-    def __init__(self, content: dict[str, Any], name: str, environment: Mapping[str, str]) -> None:
-        self._name, self._environment = name, environment
+    def __init__(
+        self, content: dict[str, Any], name: str, environment: Mapping[str, str], *, defaults: bool
+    ) -> None:
+        self._name, self._environment, self._has_defaults = name, environment, defaults
         self._parameters, self._variables, self._extensions = (content[each] for each in _SECTIONS)
         self._parts = _parts(content)
         others = (each for each in content if each not in _SECTIONS)
         self._lost = dict.fromkeys(others, "DLBS ignores this section too")
         self._has_nested = False
         self._mentioned = self._find_mentioned()
-        self._add_defaults()
+        self._defaults = self._added_defaults() if defaults else set[str]()
+        self._size = math.prod(len(values) for values in self._variables.values())
         self._set = {each for part in self._parts for each in part}
         self._check_names()
         self._phases = [str(each) for each in self._values_of(names.PHASE)] or ["training"]
         self._command = self._find_command()
         self._options = names.options_of(self._command)
-        self._names = {name: ours for name, ours in names.NAMES.items() if name in self._set}
+        kept = {*names.DERIVED, *(names.GPUS if (self._set - self._defaults) & {*names.GPUS} else ())}
+        own = self._set - (kept & self._defaults)
+        self._names = {name: ours for name, ours in names.NAMES.items() if name in own}
         same = [each for each in names.GPUS if each in self._names]
         for each in same[1:]:
             self._lost[each] = f"{same[0]} determines it"
@@ -146,22 +162,27 @@ class _Import:
         parameters = self._converted(self._parameters)
         plan |= {"parameters": parameters, "variables": self._converted_variables()}
         plan["extensions"] = [*self._converted_extensions(), *self._of_frameworks(parameters)]
-        # the libraries of the host are for bare metal alone; without a value, DLBS uses Docker
-        unused = {True: LIBRARIES} if LIBRARIES in json.dumps(plan["extensions"]) else {}
-        unused |= {False: IMAGE} if False in self._values_of(names.DOCKER) else {}
-        for docker, parameter in unused.items():
-            plan["extensions"].append({"condition": {names.DOCKER: docker}, "parameters": {parameter: None}})
-        if NODES in self._names.values():
+        of_docker = (".docker_image", ".host_libpath")
+        if any(each == names.DOCKER or each.endswith(of_docker) for each in self._set):
+            parameters.setdefault(names.DOCKER, names.DEFAULTS[names.DOCKER])
+            # the libraries of the host are for bare metal alone
+            unused = {True: names.LIBRARIES} if names.LIBRARIES in json.dumps(plan["extensions"]) else {}
+            plan["extensions"] += [
+                {"condition": {names.DOCKER: docker}, "parameters": {parameter: None}}
+                for docker, parameter in (unused | {False: names.IMAGE}).items()
+            ]
+        if names.NODES in self._names.values():
             plan["extensions"] += self._tasks_on_nodes()
-        if not self._set & {*names.GPUS, "exp.device_type"}:
+        if self._has_defaults and not {*self._names} & {*names.GPUS, "exp.device_type"}:
             parameters["gpus"] = names.DEFAULTS["exp.gpus"]
         self._complete_nested(parameters)
         self._drop_unknown(plan)
         if names.STATUS in self._set:
-            plan["constraints"] = [f"${{{names.STATUS}}} != disabled"]
+            plan["constraints"] = [_ENABLED]
         plan = {name: value for name, value in plan.items() if value or name == "parameters"}
-        self._leave_out(plan)
-        return Imported(plan, tuple(f"{name}: {reason}" for name, reason in self._lost.items()))
+        cells = self._leave_out(plan)
+        lost = tuple(f"{name}: {reason}" for name, reason in self._lost.items())
+        return Imported(plan, lost, len(cells), self._experiments)
 
     def _find_mentioned(self) -> set[str]:
         """Returns the names that occur in conditions or are referred to by values that are read."""
@@ -178,14 +199,20 @@ class _Import:
                     read += new
         return mentioned
 
-    def _add_defaults(self) -> None:
+    def _added_defaults(self) -> set[str]:
         """Adds DLBS's defaults for named or set parameters, as an absent one would fit every condition."""
-        needed = {*self._mentioned, *(each for part in self._parts for each in part)}
         present = {*self._parameters, *self._variables}
-        for name, value in names.DEFAULTS.items():
-            if name in needed - present:
-                self._parameters[name] = value
-                self._mentioned.update(_REFERENCE.findall(str(value)))
+        needed = [*self._mentioned, *(each for part in self._parts for each in part)]
+        added: set[str] = set()
+        while needed:
+            name = needed.pop()
+            if name in names.DEFAULTS and name not in present | added:
+                added.add(name)
+                found = _REFERENCE.findall(str(names.DEFAULTS[name]))
+                self._mentioned.update(found)
+                needed += found
+        self._parameters.update((name, value) for name, value in names.DEFAULTS.items() if name in added)
+        return added
 
     def _check_names(self) -> None:
         """Raises an error for a misspelled name, and records unknown parameters that nothing refers to."""
@@ -230,7 +257,7 @@ class _Import:
 
     def _named(self, name: str) -> str:
         if name.startswith(names.RUNTIME_VARIABLE):
-            return VARIABLE + name.removeprefix(names.RUNTIME_VARIABLE)
+            return names.OUR_VARIABLE + name.removeprefix(names.RUNTIME_VARIABLE)
         return self._names.get(name, name)
 
     def _rewritten(self, value: Any) -> Any:
@@ -252,12 +279,13 @@ class _Import:
     def _is_lost(self, name: str, value: Any) -> bool:
         """Returns whether a parameter is omitted, and records the reason."""
         is_option, is_mentioned = name in self._options, self._is_mentioned(name)
-        if not is_option and (reason := names.why_no_equal(name)):
+        if not is_option and name not in self._defaults and (reason := names.why_no_equal(name)):
             namespace = name.partition(".")[0]
             self._lost.setdefault(f"{namespace}.*" if namespace in names.FOREIGN else name, reason)
             if not is_mentioned:
                 return True
-        if reason := _why_python(value):
+        computed = name == names.FRAMEWORK and has_expression(value)
+        if reason := "it is computed; write the value" if computed else _why_python(value):
             self._lose(name, reason)
             return True
         is_read = is_option or is_mentioned or self._named(name) != name
@@ -276,7 +304,7 @@ class _Import:
         converted: dict[str, Any] = {}
         for name, written in given.items():
             if name in names.ENVIRONMENTS and given is not self._parameters:
-                self._lost[name] = f"in an extension, set {VARIABLE}NAME there"
+                self._lost[name] = f"in an extension, set {names.OUR_VARIABLE}NAME there"
             if name in names.ENVIRONMENTS or self._is_lost(name, _value(written)):
                 continue
             value = self._rewritten(_value(written))
@@ -303,14 +331,14 @@ class _Import:
     def _converted_extensions(self) -> Iterator[dict[str, Any]]:
         for number, extension in enumerate(self._extensions):
             given = extension["condition"]
-            python = [name for name in given if _why_python(_value(self._parameters.get(name)))]
-            if python:
-                self._lost[f"extensions.{number}"] = f"its condition takes {python[0]}, which is Python"
+            computed = [name for name in given if has_expression(_value(self._parameters.get(name)))]
+            if computed:
+                self._lost[f"extensions.{number}"] = f"its condition takes {computed[0]}, which is computed"
                 continue
             condition = {self._named(name): value for name, value in given.items()}
             parameters = self._converted(extension["parameters"])
             cases = [self._converted(case) for case in extension["cases"]]
-            if parameters or any(cases):
+            if parameters or cases:
                 written = {"condition": condition, "parameters": parameters, "cases": cases}
                 yield {name: value for name, value in written.items() if value}
 
@@ -343,9 +371,9 @@ class _Import:
             if reason := _why_python(each):
                 self._lost[f"{name} {variable}"] = reason
             elif not equals or re.search(r"\$\w", value):
-                self._lost[f"{name} {variable}"] = f"a shell would read it; set {VARIABLE}NAME"
+                self._lost[f"{name} {variable}"] = f"a shell would read it; set {names.OUR_VARIABLE}NAME"
             else:
-                found[VARIABLE + variable] = self._rewritten(value)
+                found[names.OUR_VARIABLE + variable] = self._rewritten(value)
         return found
 
     def _tasks_on_nodes(self) -> Iterator[dict[str, Any]]:
@@ -393,9 +421,12 @@ class _Import:
                 filled = filled.replace(f"${{{name}}}", str(framework))
             yield from _REFERENCE.findall(filled)
 
-    def _leave_out(self, plan: dict[str, Any]) -> None:
-        """Adds the constraints that exclude the cells without an equivalent, and counts those cells."""
+    def _leave_out(self, plan: dict[str, Any]) -> Sequence[Cell]:
+        """Adds constraints that exclude the cells without an equivalent, and returns the other cells."""
         constraints = list(plan.get("constraints", ()))
+        # a variable that the plan lacks changes no cell, but DLBS has an experiment for each of its values
+        size = math.prod(len(values) for values in plan.get("variables", {}).values())
+        self._experiments = len(self._cells(plan, constraints, distinct=False)) * self._size // size
         for phase in self._phases[1:]:  # an option it is not: equal cells of two phases have one id
             count = len(self._cells(plan, [*constraints, f"${{{names.PHASE}}} == {phase}"]))
             self._lost[f"{names.PHASE}={phase}"] = (
@@ -411,18 +442,20 @@ class _Import:
             counts.update(refused[:1])
         if cells and counts.total() == len(cells):
             reasons = "; ".join(f"{name}={value}: {reason}" for name, value, reason in counts)
-            raise _refused(f"none of its {len(cells)} cells has an equivalent here: {reasons}")
+            raise _refused(f"none of its {self._experiments} experiments has an equivalent here: {reasons}")
         for (name, value, reason), count in counts.items():
             self._lost[f"{name}={value}"] = f"{count} of {len(cells)} cells are left out: {reason}"
             plan["parameters"].setdefault(self._named(name), None)
             constraints.append(f"${{{self._named(name)}}} != {value}")
         plan |= {"constraints": constraints} if constraints else {}
-        self._cells(plan, constraints)
+        return self._cells(plan, constraints)
 
-    def _cells(self, plan: Mapping[str, Any], constraints: Sequence[str]) -> Sequence[Cell]:
+    def _cells(
+        self, plan: Mapping[str, Any], constraints: Sequence[str], *, distinct: bool = True
+    ) -> Sequence[Cell]:
         try:
             found = plan_of({**plan, "constraints": constraints}, "plan")
-            return cells_of(found, environment=self._environment)
+            return cells_of(found, environment=self._environment, distinct=distinct)
         except ConfigurationError as error:
             raise _refused(str(error).removeprefix("plan: ")) from error
 
@@ -441,13 +474,8 @@ def _of_extension(extension: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _why_python(value: Any) -> str:
-    """Returns the reason why a value with a Python expression has no equivalent; empty for other values."""
-    for text in items_of(value):
-        if isinstance(text, str) and (found := _PYTHON.search(text)):
-            whole = found[0]
-            cut = whole if len(whole) <= _SHOWN_CHARACTERS else whole[:_SHOWN_CHARACTERS] + "…"
-            return (
-                f'"{cut}" is Python, which a plan does not run; write the value, a reference ${{NAME}}, or '
-                "an extension that gives a value for each condition"
-            )
+    """Returns why an expression in a value has no equivalent; empty for other values."""
+    reasons = (why_not_evaluated(text) for text in items_of(value) if isinstance(text, str))
+    if reason := next(filter(None, reasons), ""):
+        return f"{reason}; write the value, or an extension that gives a value for each condition"
     return ""

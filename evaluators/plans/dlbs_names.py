@@ -23,7 +23,7 @@ FOREIGN = (
 FRAMEWORK, FAMILY, PHASE = "exp.framework", "exp.framework_family", "exp.phase"
 STATUS, TRIAL, DOCKER = "exp.status", "exp.trial", "exp.docker"
 VAR_ORDER, RERUN = "sys.plan_builder.var_order", "exp.rerun"
-RUNTIME_VARIABLE = "runtime.env."
+RUNTIME_VARIABLE, OUR_VARIABLE = "runtime.env.", VARIABLE
 ENVIRONMENTS = tuple(f"{framework}.env" for framework in FRAMEWORKS)
 GPUS = ("exp.gpus", "exp.num_gpus", "exp.num_local_gpus")
 """The parameters that define on which GPUs, or on how many, a cell runs; the first one set applies."""
@@ -55,7 +55,7 @@ class Name(NamedTuple):
     instead: str = ""
 
 
-_DERIVED = Name(reason="DLBS computes it, and an evaluation here records what it ran with")
+_COMPUTED = "DLBS computes it, and an evaluation here records what it ran with"
 _CONTAINER = Name(reason="how a container starts belongs to the software of a plan")
 _MONITOR = Name(reason="whether a monitor samples is set where the plan is run")
 _PROGRAM = Name(reason="agent bench is the program that runs")
@@ -94,10 +94,12 @@ TABLE: Mapping[str, Name] = {
     "exp.num_warmup_batches": Name("num_warmup_batches", default=1),
     PHASE: Name(default="training", instead="the command of the plan determines it"),
     "exp.dtype": Name("dtype", default="float32"),
-    "exp.device_type": Name("device"),
+    "exp.device_type": Name("device", default="$('gpu' if ${exp.num_gpus} else 'cpu')$"),
     "exp.gpus": Name("gpus", default="0"),
-    "exp.num_gpus": Name("num_gpus"),
-    "exp.num_local_gpus": Name("num_gpus"),
+    "exp.num_gpus": Name("num_gpus", default="$(${exp.num_local_gpus} * ${exp.num_nodes})$"),
+    "exp.num_local_gpus": Name(
+        "num_gpus", default="$(len('${exp.gpus}'.replace(':', ',').replace(',', ' ').split()))$"
+    ),
     "exp.data_dir": Name("data_dir"),
     "exp.docker_image": Name(IMAGE),
     "runtime.launcher": Name(LAUNCHER),
@@ -110,10 +112,16 @@ TABLE: Mapping[str, Name] = {
     "exp.log_file": Name(reason="a plan names the folder and the log of each run itself"),
     "exp.id": Name(reason="each evaluation gets an id of its own"),
     "exp.status_msg": Name(reason="the journal of a plan records what failed and why"),
-    "exp.effective_batch": _DERIVED,
-    "exp.num_replicas": _DERIVED,
-    "exp.num_local_replicas": _DERIVED,
-    "exp.data": Name(reason="data is synthetic unless data_dir names a dataset"),
+    "exp.effective_batch": Name(reason=_COMPUTED, default="$(${exp.num_replicas} * ${exp.replica_batch})$"),
+    "exp.num_replicas": Name(reason=_COMPUTED, default="$(${exp.num_local_replicas} * ${exp.num_nodes})$"),
+    "exp.num_local_replicas": Name(
+        reason=_COMPUTED,
+        default="$(len('${exp.gpus}'.replace(',', ' ').split()) if '${exp.device_type}' == 'gpu' else 1)$",
+    ),
+    "exp.data": Name(
+        reason="data is synthetic unless data_dir names a dataset",
+        default="$('real' if '${exp.data_dir}' else 'synthetic')$",
+    ),
     "exp.use_tensor_core": Name(reason="the framework decides by dtype"),
     "exp.sys_info": Name(reason="each evaluation records the host and its conditions"),
     "exp.ignore_past_errors": Name(reason="batch_option sets what is left out once memory has run out"),
@@ -149,6 +157,8 @@ TABLE: Mapping[str, Name] = {
 NAMES = {name: each.ours for name, each in TABLE.items() if each.ours and not name.startswith(FRAMEWORKS)}
 """Our names for the parameters that all frameworks share."""
 DEFAULTS = {name: each.default for name, each in TABLE.items() if each.default is not None}
+DERIVED = {name for name, value in DEFAULTS.items() if str(value).startswith("$(")}
+"""The parameters that DLBS computes from others; computed ones keep DLBS's name, and are no options."""
 
 
 def options_of(command: str) -> Mapping[str, str]:
@@ -214,6 +224,7 @@ class GivenNames:
 
     def __init__(self, plan: Plan, given: Iterable[str], extensions: Sequence[Any]) -> None:
         self._command, self._extensions = plan.command, extensions
+        self._of_frameworks: dict[str, str] = {}
         self._known = {*plan.parameters, *plan.variables}
         for extension in plan.extensions:
             self._known.update(extension.condition, extension.parameters, *extension.cases)
@@ -254,16 +265,32 @@ class GivenNames:
             for name, value in given.items()
         }
 
+    def completed(self, content: dict[str, Any]) -> dict[str, Any]:
+        """Returns a plan's content with an extension for each given option of one framework."""
+        for name, option in self._of_frameworks.items():
+            content["parameters"].setdefault(name, None)
+            condition = {NAMES[FRAMEWORK]: f"(?i:{name.partition('.')[0]})$"}
+            added = {"condition": condition, "parameters": {option: f"${{{name}}}"}}
+            content["extensions"] = [*content["extensions"], added]
+        return content
+
     def _name(self, name: str, value: Any, used: Collection[str]) -> str:
         if "." not in name or name in self._known:
             return name
-        ours = _ours(name, self._command)
+        if option := options_of(self._command).get(name):
+            self._of_frameworks[name] = option
+            return name
+        ours = _ours(name)
         if ours != name:
             for each in items_of(value):
                 if reason := why_not(name, each):
                     raise ConfigurationError(f"{name}={each}: {reason}")
             return ours
-        if name in OF_CELL or name.startswith(VARIABLE) or any(fnmatchcase(name, each) for each in used):
+        if (
+            name in (*OF_CELL, STATUS)
+            or name.startswith(VARIABLE)
+            or any(fnmatchcase(name, each) for each in used)
+        ):
             return name
         known = [each for each in (*self._known, *OF_CELL, *NAMES) if "." in each]
         raise ConfigurationError(
@@ -274,20 +301,14 @@ class GivenNames:
         return name if name in self._known else NAMES.get(name, name)
 
 
-def _ours(name: str, command: str) -> str:
-    """Returns the name of a parameter of DLBS in a plan with a command; any other name is unchanged.
+def _ours(name: str) -> str:
+    """Returns the name of a parameter of DLBS in a plan; any other name is unchanged.
 
     Raises:
-        ConfigurationError: A plan has no equivalent of the parameter, or a different one for each framework.
+        ConfigurationError: A plan has no equivalent of the parameter.
     """
     if name.startswith(RUNTIME_VARIABLE):
         return VARIABLE + name.removeprefix(RUNTIME_VARIABLE)
-    option = options_of(command).get(name)
-    if option is not None:
-        namespace = name.partition(".")[0]
-        raise ConfigurationError(
-            f"{name}: it is {option} here; give that in an extension for {namespace} only"
-        )
     reason = why_no_equal(name) or TABLE.get(name, Name()).instead
     if reason:
         raise ConfigurationError(f"{name}: has no equivalent here: {reason}")

@@ -264,6 +264,84 @@ def test_an_import_from_dlbs_is_a_plan(agent, tmp_path):
         assert 'did you mean "exp.framework"' in refused.stderr
 
 
+SCRIPT = """\
+action=run
+if false; then
+    python $DLBS_ROOT/python/dlbs/experimenter.py $action --config=./config.json `#all of them`\\
+        -Pexp.model='"alexnet"' -Vexp.gpus='["", "0"]'
+fi
+python $experimenter print-config
+python $experimenter $action -Pexp.framework='"mxnet"' -Pmxnet.rank=$1 -Pexp.replica_batch=4
+python $experimenter $action -Pexp.framework='"caffe2"'
+"""
+
+
+def test_a_script_of_dlbs_becomes_a_plan_for_each_command_line(agent, tmp_path):
+    folder, target = tmp_path / "scripts", tmp_path / "plan.yaml"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"parameters": {"exp.framework": "pytorch", "exp.model": "vgg16"}}')
+    (folder / "all.sh").write_text(SCRIPT)
+
+    answer = agent("plan", "import-dlbs", folder / "all.sh", "0", "-o", target)
+    assert answer.code == 0, answer.stderr
+    lines = answer.stderr.splitlines()
+    assert [line for line in lines if not line.startswith("no equal ")] == [
+        "imported    all-1: 2 experiments of DLBS, 2 cells",
+        "left out    all-2: print-config builds no plan; the actions that do: run, build, validate",
+        "imported    all-3: 1 experiments of DLBS, 1 cells",
+        "left out    all-4: DLBS's configuration: none of its 1 experiments has an equivalent here: "
+        "exp.framework=caffe2: not among the supported frameworks of DLBS: mxnet, pytorch",
+    ]
+    expanded = [agent("plan", "expand", tmp_path / f"plan-{each}.yaml").stdout for each in (1, 2)]
+    assert [len(each.splitlines()) for each in expanded] == [2, 1]
+    assert "--model_name=alexnet --gpus=0" in expanded[0]
+    assert "--framework_name=mxnet --batch_size=4" in expanded[1]
+
+    unset = agent("plan", "import-dlbs", folder / "all.sh")
+    assert unset.code == 0
+    assert 'left out    all-3: line 7: "$1" has no value without a shell; set the variable' in unset.stderr
+    again = agent("plan", "import-dlbs", folder / "all.sh", "0", "-o", target)
+    assert again.code != 0
+    assert f"{tmp_path / 'plan-1.yaml'}: cannot be written: File exists" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--", "run", "-Pexp.modle='a'"], "experimenter.py: -P exp.modle: 'a' is not JSON: "),
+        (["--", "run", '-Pexp.modle="a"'], 'unknown parameter "exp.modle"; did you mean "exp.model"?'),
+        (["--", "run", "--config=none.json"], "none.json: cannot be read: No such file or directory"),
+        (["--", "print-config"], "print-config builds no plan; the actions that do: run, build, validate"),
+        (["--", "python", "a/experimenter.py", "rn"], 'unknown action "rn"'),
+        (["none.sh"], "none.sh: cannot be read: No such file or directory"),
+        ([], "Missing argument"),
+    ],
+)
+def test_what_dlbs_would_not_read_is_refused_in_one_line(agent, words, message):
+    refused = agent("plan", "import-dlbs", *words)
+    assert (refused.code, refused.stdout) == (2, "")
+    assert message in refused.error
+
+
+def test_a_simulated_cell_is_printed_and_does_not_run(agent, plan, tmp_path):
+    words = ("-P", "exp.inputs=20", "-P", "exp.status=simulate", "-V", "batch_size=[1,2]")
+    shown = agent("plan", "run", plan, *words)
+    assert shown.code == 0, shown.stderr
+    expanded = agent("plan", "expand", plan, *words).stdout.splitlines()
+    assert len(expanded) == 2
+    assert shown.stdout.splitlines() == [line.split("  ", 1)[1] for line in expanded]
+    assert shown.stdout.startswith("agent predict dataset ")
+    assert (
+        agent("plan", "status", plan, *words).stdout.splitlines()[0].split(": ")[1].startswith("2 cells, 0")
+    )
+
+    extension = "condition: {batch_size: 2}\nparameters: {exp.status: disabled}"
+    left = agent("plan", "expand", plan, "-P", "exp.status=ok", "-V", "batch_size=[1,2]", "-E", extension)
+    assert [line.split()[0] for line in left.stdout.splitlines()] == [
+        line.split()[0] for line in expanded if "--batch_size=1 " in f"{line} "
+    ]
+
+
 ENGINE = f"""\
 #!{sys.executable}
 import os, sys

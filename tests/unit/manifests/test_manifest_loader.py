@@ -73,7 +73,6 @@ def test_a_field_may_have_the_name_of_one_in_another_part(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "text",
     [
-        "a: &x 1\nb: *x\n",
         "a: &x [*x]\n",
         "attributes: &x {<<: *x}\n",
         "a: &a [x,x,x,x,x,x,x,x]\n"
@@ -82,9 +81,9 @@ def test_a_field_may_have_the_name_of_one_in_another_part(tmp_path: Path) -> Non
         )
         + "name: *i\n",
     ],
-    ids=["simple", "recursive", "merge", "billion laughs"],
+    ids=["recursive", "merge", "billion laughs"],
 )
-def test_aliases_are_refused_so_that_none_can_fill_the_memory(tmp_path: Path, text: str) -> None:
+def test_aliases_that_could_fill_the_memory_are_refused(tmp_path: Path, text: str) -> None:
     assert "found the alias *" in refusal(write(tmp_path, "tiny.yml", text))
 
 

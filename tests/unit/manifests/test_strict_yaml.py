@@ -81,6 +81,41 @@ def test_what_the_two_parsers_take_for_something_else_is_read_as_pyyaml_does(tex
     assert read(text, libyaml=True) == read(text, libyaml=False)
 
 
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        ("a: &x [1, 2]\nb: *x\n", {"a": [1, 2], "b": [1, 2]}),
+        ("a: &x {k: 1, n: 2}\nb: {<<: *x, k: 3}\n", {"a": {"k": 1, "n": 2}, "b": {"k": 3, "n": 2}}),
+        ("x: {y: &a {<<: &b {k: 0}, k: 1}}\nz: {<<: *a}\n", {"x": {"y": {"k": 1}}, "z": {"k": 1}}),
+        ("a: &v 1.10\nversion: *v\n", {"a": 1.1, "version": "1.10"}),
+    ],
+)
+def test_an_alias_stands_for_its_value(text: str, content: Any) -> None:
+    assert [parse_yaml(text, libyaml=each) for each in (True, False)] == [content, content]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: &a [*a]", "found the alias *a within its own value in"),
+        ("a: &a {b: {c: *a}}", "found the alias *a within its own value in"),
+        ("a: &a [x]\nb: [" + "*a," * 50_001 + "]", "aliases stand for more than 100,000 values"),
+        ("a: &a " + "x" * 6400 + "\nb: [" + "*a," * 1000 + "]", "aliases stand for more than 100,000 values"),
+        (
+            "a0: &a0 {<<: {k: x}}\n"
+            + "".join(f"a{n}: &a{n} {{<<: [{f'*a{n - 1},' * 10}]}}\n" for n in range(1, 20)),
+            "aliases stand for more than 100,000 values",
+        ),
+    ],
+    ids=["in a list", "in a mapping", "many", "long", "merged"],
+)
+def test_aliases_are_bounded(text: str, message: str) -> None:
+    reasons = {read(text, libyaml=each) for each in (True, False)}
+    [(answer, reason)] = reasons
+    assert answer == "refused"
+    assert message in reason
+
+
 @pytest.mark.parametrize("opening", ["[", "{a: ", "- ", "? "])
 def test_a_text_that_is_nested_too_deep_is_refused(opening: str) -> None:
     with pytest.raises(InvalidYamlError, match=r"^is nested too deep$"):

@@ -75,6 +75,7 @@ INFERENCE: dict[str, Any] = {
         "exp.phase": "inference",
         "exp.device_type": "gpu",
         "exp.num_batches": "$(10 * 50)$",
+        "exp.num_warmup_batches": "$(uuid.uuid4())$",
         "exp.num_nodes": 2,
         "monitor.frequency": 0.1,
     },
@@ -135,6 +136,7 @@ def test_options_of_a_framework_are_given_to_its_cells_alone() -> None:
         (16, "pytorch", 100, None),
         (16, "pytorch", 5, "py-resnet50:1"),
     ]
+    assert (found.cells, found.experiments) == (6, 18)  # of 3 trials
     for cell in cells:
         of_mxnet = cell.parameters["framework_name"] == "mxnet"
         assert ("--kv_store=local" in cell.argv) is of_mxnet
@@ -142,7 +144,7 @@ def test_options_of_a_framework_are_given_to_its_cells_alone() -> None:
         assert cell.parameters.get("cell.env.OMP_NUM_THREADS") == (None if of_mxnet else 2)
         assert cell.parameters["cell.env.LC_ALL"] == "C"
         assert cell.parameters["cell.launcher"] == "numactl --cpunodebind=0"
-    assert [each.partition(":")[0] for each in found.without_equal] == ["pytorch.env PATH", "pytorch.env A"]
+    assert [each.partition(":")[0] for each in found.without_equal] == ["pytorch.env PATH"]
 
 
 def test_what_has_no_equal_is_said_with_its_reason() -> None:
@@ -150,19 +152,24 @@ def test_what_has_no_equal_is_said_with_its_reason() -> None:
     # 2 models in the one precision that is here
     cells = expanded(found)
     assert [cell.argv for cell in cells] == [
-        ("bench", "inference", "--device=gpu", "--batch_size=1", "--dtype=float32", "--model_name=resnet18"),
-        ("bench", "inference", "--device=gpu", "--batch_size=1", "--dtype=float32", "--model_name=vgg16"),
+        (
+            *("bench", "inference", "--device=gpu", "--num_batches=500", "--batch_size=1", "--dtype=float32"),
+            f"--model_name={model}",
+        )
+        for model in ("resnet18", "vgg16")
     ]
     said = dict(each.split(": ", 1) for each in found.without_equal)
-    assert said["exp.num_batches"] == (
-        '"$(10 * 50)$" is Python, which a plan does not run; write the value, a reference ${NAME}, or an '
-        "extension that gives a value for each condition"
+    assert said["exp.num_warmup_batches"] == (
+        "uuid.uuid4 is not among the functions of a plan's expressions; write the value, or an extension "
+        "that gives a value for each condition"
     )
     assert said["exp.gpu_title"] == "it changes no option, so that its values make one cell"
     assert said["exp.dtype=int8"] == (
         "2 of 4 cells are left out: dtype takes float, float32, float16 and bfloat16"
     )
-    assert sorted(said) == [*("exp.dtype=int8", "exp.gpu_title", "exp.num_batches", "monitor.frequency")]
+    assert sorted(said) == [
+        *("exp.dtype=int8", "exp.gpu_title", "exp.num_warmup_batches", "monitor.frequency")
+    ]
 
 
 @pytest.mark.parametrize("configuration", [EXPLORATION, MIXED, INFERENCE])
@@ -215,12 +222,29 @@ def test_a_nested_reference_keeps_the_parameters_of_frameworks() -> None:
 
 
 def test_what_refers_to_what_is_left_out_is_left_out_too() -> None:
-    configuration = {"parameters": {"exp.data_dir": "/data/${exp.effective_batch}", "exp.model": "vgg16"}}
+    configuration = {"parameters": {"exp.data_dir": "/data/${exp.id}", "exp.model": "vgg16"}}
     found = imported(configuration)
     assert "data_dir" not in expanded(found)[0].options
-    assert found.without_equal == (
-        "data_dir: it refers to exp.effective_batch, which the plan lacks; write its value",
-    )
+    assert found.without_equal == ("data_dir: it refers to exp.id, which the plan lacks; write its value",)
+
+
+@pytest.mark.parametrize(
+    ("given", "folder", "device"),
+    [
+        ({"exp.gpus": "0,1"}, "/data/32-2-gpu-real", {"gpus": "0,1"}),
+        ({"exp.gpus": ""}, "/data/16-0-cpu-real", {"gpus": ""}),
+        ({"exp.num_gpus": 2}, "/data/16-2-gpu-real", {"num_gpus": 2}),
+    ],
+)
+def test_what_dlbs_computes_is_computed_for_what_refers_to_it(
+    given: dict[str, Any], folder: str, device: dict[str, Any]
+) -> None:
+    text = "/data/${exp.effective_batch}-${exp.num_gpus}-${exp.device_type}-${exp.data}"
+    read = {"parameters": {"exp.model_opts": "${own.data}"}}
+    parameters = {**given, "own.data": text, "exp.data_dir": "/d"}
+    [cell] = expanded(imported({"parameters": parameters, "extensions": [read]}))
+    assert cell.options["model_opts"] == folder
+    assert cell.options.keys() & {"device", "gpus", "num_gpus"} == device.keys()
 
 
 HERE = {"exp.framework": "pytorch", "exp.replica_batch": 4}
@@ -267,12 +291,12 @@ def test_a_configuration_of_another_framework_alone_is_refused(name: str, sectio
             {section: {name: "tensorrt"}, "extensions": [{"cases": [{"exp.model": "a"}, {"exp.model": "b"}]}]}
         )
     assert str(refusal.value) == (
-        "DLBS's configuration: none of its 2 cells has an equivalent here: exp.framework=tensorrt: not among "
-        "the supported frameworks of DLBS: mxnet, pytorch"
+        "DLBS's configuration: none of its 2 experiments has an equivalent here: exp.framework=tensorrt: not "
+        "among the supported frameworks of DLBS: mxnet, pytorch"
     )
 
 
-@pytest.mark.parametrize("value", ["$('mx' + 'net')$", "${own.framework}"])
+@pytest.mark.parametrize("value", ["$(uuid.uuid4())$", "${own.framework}"])
 def test_a_framework_that_is_not_known_is_not_the_default(value: str) -> None:
     with pytest.raises(ConfigurationError, match=r"^DLBS's configuration: exp\.framework: "):
         imported({"parameters": {"exp.framework": value}})
@@ -388,25 +412,11 @@ NAMES = (
 )
 TEXTS = st.sampled_from(
     [
-        *(
-            "",
-            "mxnet",
-            "pytorch",
-            "tensorrt",
-            "bvlc_caffe",
-            "training",
-            "inference",
-            "int8",
-            "float16",
-            "0,1",
-        ),
-        *("0:1", "a b", "${exp.model}", "${own.a}", "${own.a}:${exp.model}", "${HOME}/x", "$(1 + 1)$"),
-        *(
-            "${${exp.framework}.docker_image}",
-            "${${exp.framework_family}.data_dir}",
-            "${exp.effective_batch}",
-        ),
-        *("${__condition.exp.framework_0}", "A=${own.a}", "disabled"),
+        *("", "mxnet", "pytorch", "tensorrt", "bvlc_caffe", "training", "inference", "int8", "float16"),
+        *("0,1", "0:1", "a b", "${exp.model}", "${own.a}", "${own.a}:${exp.model}", "${HOME}/x", "disabled"),
+        *("${${exp.framework}.docker_image}", "${${exp.framework_family}.data_dir}", "A=${own.a}"),
+        *("${exp.effective_batch}", "${__condition.exp.framework_0}", "$(1 + 1)$", "$(uuid)$"),
+        "$(${exp.num_gpus} * 2)$",
     ]
 )
 VALUES = TEXTS | st.integers(0, 64) | st.booleans()

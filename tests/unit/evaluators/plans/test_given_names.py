@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from inferometer.evaluators.plans.cells import cells_of
 from inferometer.evaluators.plans.dlbs_names import GivenNames
 from inferometer.evaluators.plans.plan import plan_of
 from inferometer.manifests.errors import ConfigurationError
@@ -33,7 +34,14 @@ def given(extensions: list[Any] | None = None, names: tuple[str, ...] = ()) -> G
     "name",
     [
         *("batch_size", "gpus", "exp.phase", "own.root", "own.tested", "own.case", "pytorch.image"),
-        *("cell.container", "cell.env.LC_ALL", "cell.library_path", "cell.nodes", "cell.tasks_per_node"),
+        *(
+            "cell.container",
+            "cell.env.LC_ALL",
+            "cell.library_path",
+            "cell.nodes",
+            "cell.tasks_per_node",
+            "exp.status",
+        ),
     ],
 )
 def test_options_and_what_the_plan_names_stay_as_they_are(name: str) -> None:
@@ -62,6 +70,21 @@ def test_references_to_names_of_dlbs_become_ours() -> None:
     }
 
 
+def test_an_option_of_one_framework_is_one_of_its_cells_alone() -> None:
+    names = given(
+        [{"condition": {"batch_size": 16}, "parameters": {"mxnet.workspace": 1}}], ("mxnet.kv_store",)
+    )
+    assert names.renamed({"mxnet.kv_store": "local"}) == {"mxnet.kv_store": "local"}
+    content = {**PLAN, "parameters": {**PLAN["parameters"], "mxnet.kv_store": "local"}, "extensions": []}
+    content["extensions"] = names.extensions()
+    cells = cells_of(plan_of(names.completed(content), "plan"), {"own.root": "/"})
+    shown = ("framework_name", "kv_store", "workspace")
+    assert [tuple(each.options.get(name) for name in shown) for each in cells] == [
+        ("mxnet", "local", 1),
+        ("pytorch", None, None),
+    ]
+
+
 def test_an_extension_of_dlbs_becomes_ours() -> None:
     extension = {"condition": {"exp.replica_batch": 16}, "cases": [{"exp.dtype": "float16"}, {"own.b": 1}]}
     another = {"condition": {"own.b": 1}, "parameters": {"exp.num_batches": 2}}
@@ -82,8 +105,6 @@ def test_an_extension_of_dlbs_becomes_ours() -> None:
         ("exp.effective_batch", 64, "exp.effective_batch: has no equivalent here: DLBS computes it"),
         ("exp.trial", [1, 2], "exp.trial: has no equivalent here: repeat in the plan sets how often"),
         ("tensorrt.cache", "/tmp", "tensorrt.cache: has no equivalent here: framework tensorrt is not"),
-        ("mxnet.kv_store", "local", "mxnet.kv_store: it is kv_store here; give that"),
-        ("mxnet.host_libpath", "/opt", "mxnet.host_libpath: it is cell.library_path here; give that"),
         ("mxnet.env", "A=1", "mxnet.env: has no equivalent here: set cell.env.NAME in an extension"),
         ("mxnet.rendezvous", "a:1", "mxnet.rendezvous: has no equivalent here: the ranks of a cell with"),
     ],

@@ -304,7 +304,7 @@ def test_an_unknown_group_is_named_as_it_is_written() -> None:
 def test_a_condition_on_a_value_with_references_is_refused() -> None:
     refused(
         'the condition on a cannot be decided: its value "${b}" has references; conditions accept only '
-        "parameters without them",
+        "parameters without references and expressions",
         parameters={"a": "${b}", "b": 1},
         extensions=[{"condition": {"a": 1}}],
     )
