@@ -22,13 +22,12 @@ PLANNED = ("run", "build", "validate")
 ACTIONS = (*PLANNED, "print-config", "help", "sysinfo")
 _GIVEN = re.compile(r"([^=]+)=(.+)", re.DOTALL)
 _UNKNOWN = re.compile("\0(.*?)\0", re.DOTALL)
-_PIECE = re.compile(
-    r"""(?P<double>") | \\(?P<escaped>.) | `(?P<ticked>(?:\\.|[^`\\])*)` | \$(?P<name>\w+|\{[^}]*\}|\()
-    | (?P<single>'[^']*') | (?P<dropped>(?<![^\s;&|(])(?:\#[^\n]*|[0-9]*[<>]+&?\s*[^\s;&|<>]+))
-    | (?P<end>\n|;|\|+|&&|&(?!>)) | .""",
-    re.DOTALL | re.VERBOSE,
-)
-_QUOTED_PIECE = re.compile(_PIECE.pattern.split("| (?P<single>")[0] + "| .", _PIECE.flags)
+_QUOTED = r"""(?P<double>") | \\(?P<escaped>.) | `(?P<ticked>(?:\\.|[^`\\])*)`
+    | \$(?P<name>\w+|\{[^}]{0,99}\}|\()"""
+_PLAIN = r"""(?P<single>'[^']*') | (?P<dropped>(?<![^\s;&|(])(?:\#[^\n]*|[0-9]*[<>]+&?\s*[^\s;&|<>]+))
+    | (?P<end>\n|;|\|+|&&|&(?!>))"""
+_IN_QUOTES = re.compile(rf"{_QUOTED} | [^\"\\`$]+ | .", re.DOTALL | re.VERBOSE)
+_PIECE = re.compile(rf"{_QUOTED} | {_PLAIN} | \w+ | .", re.DOTALL | re.VERBOSE)
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _RESERVED = ("if", "then", "else", "elif", "do", "while", "until", "!", "{", "time", "exec", "sudo")
 _DECLARING = ("export", "declare", "local", "readonly")
@@ -162,7 +161,7 @@ def command_lines(
 def _commands(script: str, variables: Mapping[str, str]) -> Iterator[tuple[int, str]]:
     """Yields the commands of a script with the number of their first line, for ``shlex`` to split."""
     text, first, line, place, quoted = "", 1, 1, 0, False
-    while found := (_QUOTED_PIECE if quoted else _PIECE).match(script, place):
+    while found := (_IN_QUOTES if quoted else _PIECE).match(script, place):
         piece, place, kind = found[0], found.end(), found.lastgroup
         if kind == "name":
             name, place = _name_of(found["name"], script, place)
@@ -178,7 +177,7 @@ def _commands(script: str, variables: Mapping[str, str]) -> Iterator[tuple[int, 
             quoted = quoted != (kind == "double")
             text += piece
         line += script.count("\n", found.start(), place)
-        if not text.strip():
+        if not text or text.isspace():
             first = line
     yield first, text
 
@@ -187,7 +186,7 @@ def _escaped(value: str, text: str, *, quoted: bool) -> str:
     """Returns a value as it follows a text: only outside of quotes and assignments, its spaces part words."""
     if quoted:
         return re.sub(r'(["\\])', r"\\\1", value)
-    whole = "\0" in value or _ASSIGNED.fullmatch(re.split(r"\s", text)[-1])
+    whole = "\0" in value or _ASSIGNED.fullmatch(re.split(r"\s", text[-99:])[-1])
     return re.sub(r"(\W)" if whole else r"([^\w\s])", r"\\\1", value)
 
 
@@ -212,9 +211,8 @@ def _after_program(words: list[str], variables: dict[str, str]) -> list[str] | N
     """Returns the words after DLBS's program; of other commands, it keeps the variables, and returns None."""
     while words and words[0] in _RESERVED:
         words = words[1:]
-    declared = [
-        _ASSIGNED.fullmatch(each) for each in words[1 if words[:1] and words[0] in _DECLARING else 0 :]
-    ]
+    begun = 1 if words and words[0] in _DECLARING else 0
+    declared = [_ASSIGNED.fullmatch(each) for each in words[begun:]]
     if declared and all(declared):
         variables.update((each[1], each[2]) for each in declared if each)
         return None

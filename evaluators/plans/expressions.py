@@ -33,7 +33,12 @@ _FIELDS = re.compile(r"(?:[^{}%]|\{\d?\}|%[sd])*")
 def has_expression(value: Any) -> bool:
     """Returns whether a value, or an item of a list, contains an expression."""
     items = value if isinstance(value, list) else [value]
-    return any(isinstance(each, str) and _EXPRESSION.search(each) is not None for each in items)
+    return any(isinstance(each, str) and any(_EXPRESSION.finditer(each, 0, _end(each))) for each in items)
+
+
+def _end(text: str) -> int:
+    """Returns the end of the last expression, after which a search would look for an end in vain."""
+    return text.rfind(")$") + 2
 
 
 def is_within(text: str, place: int) -> bool:
@@ -53,7 +58,8 @@ def evaluated(text: str) -> Any:
     if found is not None and found.end() == len(text):
         value = _value(found[1])
         return str(value) if isinstance(value, list | tuple) else value
-    return _EXPRESSION.sub(lambda each: str(_value(each[1])), text)
+    end = _end(text)
+    return _EXPRESSION.sub(lambda each: str(_value(each[1])), text[:end]) + text[end:]
 
 
 def why_not_evaluated(text: str) -> str:
@@ -64,7 +70,7 @@ def why_not_evaluated(text: str) -> str:
     while text != (filled := _REFERENCE.sub("1", text)):
         text = filled
     try:
-        for found in _EXPRESSION.finditer(text):
+        for found in _EXPRESSION.finditer(text, 0, _end(text)):
             _compiled(_parsed(found[1]))
     except ValueError as error:
         return str(error)
@@ -72,6 +78,8 @@ def why_not_evaluated(text: str) -> str:
 
 
 def _parsed(text: str) -> ast.expr:
+    if len(text) > _MOST_CHARACTERS:
+        raise ValueError(f'"{_shown(text)}" is longer than {_MOST_CHARACTERS} characters')
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes such as \$, which DLBS writes

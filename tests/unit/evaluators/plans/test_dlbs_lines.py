@@ -100,6 +100,14 @@ def test_a_script_without_a_command_line_has_none(script: str) -> None:
     assert read(script) == []
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "unit", ["a", "a ", "$a", "${", "$(", '"$a" ', "<", "< ", "#", " #", "`a` ", "\\", "'a'", "1"]
+)
+def test_the_time_to_read_a_script_does_not_grow_with_its_square(unit: str) -> None:
+    assert len(read(unit * 30_000)) <= 1
+
+
 def test_the_values_of_a_command_line_replace_those_of_its_configuration() -> None:
     line = command_line(
         ["run", "-Pa=2", '-Pb="x"', "-Vv=[3]", '-E{"cases": []}', "--discard-default-config", "--plan", "p"]

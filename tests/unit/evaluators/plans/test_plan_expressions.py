@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferometer.evaluators.plans.cells import cells_of
-from inferometer.evaluators.plans.expressions import evaluated, why_not_evaluated
+from inferometer.evaluators.plans.expressions import evaluated, has_expression, why_not_evaluated
 from inferometer.evaluators.plans.plan import plan_of
 from inferometer.manifests.errors import ConfigurationError
 
@@ -119,6 +119,13 @@ def test_any_text_has_a_value_or_a_reason(text: str) -> None:
     assert value is None or isinstance(value, bool | int | float | str)
     assert reason or why_not_evaluated(f"$({text})$") == ""
     assert len(reason.splitlines()) <= 1
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("text", ["$(" * 200_000, "$(1)$" + "$(" * 200_000, "$(" + "1" * 500_000 + ")$"])
+def test_the_time_to_find_expressions_does_not_grow_with_the_square(text: str) -> None:
+    assert has_expression(text) is (")$" in text)
+    assert why_not_evaluated(text) or evaluated(text) == text.replace("$(1)$", "1")
 
 
 @pytest.mark.timeout(10)
