@@ -100,6 +100,7 @@ if TYPE_CHECKING:
     from inferometer.evaluators.datasets.base import (
         AcceptedAnswers,
         ClassMap,
+        ClassNames,
         Dataset,
         DatasetIdentity,
         Objects,
@@ -143,6 +144,7 @@ __all__ = [
     "BatchMeasurement",
     "ClassMap",
     "ClassMaps",
+    "ClassNames",
     "Classifications",
     "Column",
     "Comparison",
@@ -315,6 +317,7 @@ _OWNERS = {
     "evaluators.datasets.base": (
         "AcceptedAnswers",
         "ClassMap",
+        "ClassNames",
         "Objects",
         "Polygons",
         "RunLengths",

@@ -46,6 +46,7 @@ class Transform(str, Enum):
 
     NONE = "none"
     SOFTMAX = "softmax"
+    SIGMOID = "sigmoid"
 
 
 class BoxFormat(str, Enum):
@@ -195,6 +196,8 @@ class OutputParameters(Part):
     values_layer: Layer = 0
     # text_classification
     positive_label: str = ""
+    # multilabel_classification
+    label_threshold: float = Field(default=0.5, ge=0, le=1)
     # question_answering
     start_layer: Layer = 0
     end_layer: Layer = 1

@@ -154,6 +154,11 @@ class ObjectFinder:
                 f"field output.parameters.boxes_layer: {self._boxes_layer} is the probabilities_layer too; "
                 "name the output with the boxes, N × k × 4"
             )
+        if parameters.probabilities_transform is Transform.SIGMOID:
+            raise ManifestError(
+                "field output.parameters.probabilities_transform: sigmoid is for classifications; boxes have "
+                "none or softmax"
+            )
         if self._softmax and not self._per_class:
             raise ManifestError(
                 "field output.parameters.probabilities_transform: softmax needs a score for each class; "

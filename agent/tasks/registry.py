@@ -84,6 +84,7 @@ _BUILTIN = {
     "image_enhancement": "inferometer.agent.tasks.pixels:ImageEnhancement",
     "regression": "inferometer.agent.tasks.vectors:Regression",
     "text_classification": "inferometer.agent.tasks.vectors:Classification",
+    "multilabel_classification": "inferometer.agent.tasks.vectors:MultilabelClassification",
 }
 POSTPROCESSORS: TaskRegistry[PostprocessorType] = TaskRegistry(
     "output.type", "postprocessing", "inferometer.postprocessors", _BUILTIN

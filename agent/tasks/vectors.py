@@ -52,8 +52,7 @@ class Classification(TaskPostprocessor):
         good: NDArray[np.bool_] = np.isfinite(scores).all(axis=1)
         if not good.all():
             scores = scores[good]
-        if self._output.parameters.probabilities_transform is Transform.SOFTMAX:
-            scores = softmax(scores)
+        scores = transformed(scores, self._output.parameters.probabilities_transform)
         # stable, so that the first of equal scores wins in every framework
         order = np.argsort(-scores, axis=1, kind="stable")[:, : self._limit or None]
         # the same as np.take_along_axis, without its overhead
@@ -96,6 +95,25 @@ class Classification(TaskPostprocessor):
                 f"the model gives {scores.shape[1]} scores, but its manifest has {len(labels)} labels"
             )
         return scores
+
+
+class MultilabelClassification(Classification):
+    """Ranks all classes by their scores, each independent of the others; there is no limit. Thread-safe."""
+
+    def __init__(self, output: ModelOutput, feature_limit: int) -> None:
+        super().__init__(output, 0)
+
+
+def transformed(scores: NDArray[np.float32], transform: Transform) -> NDArray[np.float32]:
+    """Returns the probabilities, inputs × classes, that a transform makes of scores."""
+    if transform is Transform.SOFTMAX:
+        return softmax(scores)
+    if transform is Transform.SIGMOID:
+        with np.errstate(
+            over="ignore"
+        ):  # the exponential of a very low score is infinite, and rightly gives 0
+            return 1 / (1 + np.exp(-scores))
+    return scores
 
 
 def softmax(scores: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from inferometer.client.cli.command import FILE, INPUT, Command, boolean, current_invocation, option
+from inferometer.client.cli.command import (
+    FILE,
+    INPUT,
+    Command,
+    FiniteFloatRange,
+    boolean,
+    current_invocation,
+    option,
+)
 from inferometer.client.cli.output import (
     FAILED_INPUTS,
     OUTPUT_NAMES,
@@ -26,6 +34,7 @@ if TYPE_CHECKING:
 
 
 _SHOWN_FAILURES = 20
+_PARAMETERS = ("score_border", "score_channels", "average_precision", "label_threshold")
 
 
 @click.command(cls=Command)
@@ -34,8 +43,9 @@ _SHOWN_FAILURES = 20
     "--task",
     required=True,
     metavar="TASK",
-    help="Task of the predictions: classification, detection, instance_segmentation, semantic_segmentation, "
-    "image_enhancement, regression, text_classification, question_answering or embedding.",
+    help="Task of the predictions: classification, multilabel, detection, instance_segmentation, "
+    "semantic_segmentation, image_enhancement, regression, text_classification, question_answering or "
+    "embedding.",
 )
 @option("--dataset_name", metavar="NAME", help="Dataset, by the name of its manifest.")
 @option("--dataset_path", type=INPUT, metavar="PATH", help="Dataset, in any supported format.")
@@ -72,6 +82,14 @@ _SHOWN_FAILURES = 20
     type=click.Choice(["coco", "lvis", "voc"]),
     help="Definition of the AP of objects.  [default: lvis for a dataset of LVIS, else coco]",
 )
+@option(
+    "--label_threshold",
+    type=FiniteFloatRange(0, 1),
+    default=0.5,
+    metavar="P",
+    help="Probability from which an input of the task multilabel has a class.",
+)
+@boolean("--per_class", help="Print a row for each class instead of the scores.")
 @boolean("--fail_on_error", help="Stop at the first sample that cannot be scored.")
 @option(
     "--plot",
@@ -85,8 +103,8 @@ def score(**given: Any) -> int:
 
     For detection and instance_segmentation, PREDICTIONS is a JSON file of COCO results. For tasks that
     predict masks or images, it is a folder of PNG masks or of images with the file names of the dataset. For
-    other tasks, it is a .csv, .jsonl or .json file with an id and a label, an answer or numbers, or an .npz
-    file of vectors. The metrics are those of agent predict dataset.
+    other tasks, it is a .csv, .jsonl or .json file with an id and a label, labels, the probabilities of all
+    classes, an answer or numbers, or an .npz file of vectors. The metrics are those of agent predict dataset.
 
     All samples of the dataset count: an image that COCO's results do not name has no predicted objects, so
     all of its objects are missed. For other tasks, a sample without a prediction is reported and counted as
@@ -94,18 +112,21 @@ def score(**given: Any) -> int:
     """
     # Imported here because the help does not need it.
     from inferometer.client.api.progress import ProgressBar
+    from inferometer.evaluators.kinds.batches.report import CLASS_COLUMNS, class_rows
     from inferometer.evaluators.reports.writer import Format
     from inferometer.evaluators.scoring.rows import COLUMNS, rows_of
     from inferometer.evaluators.scoring.score import score as scored
 
-    printing = {name: given.pop(name) for name in OUTPUT_NAMES}
+    printing, per_class = {name: given.pop(name) for name in OUTPUT_NAMES}, given.pop("per_class")
     picture = picture_of(given["plot"], printing)
     request, invocation = _request(given), current_invocation()
     with closing(ProgressBar("scoring")) as bar:
         found = scored(request, invocation.catalog, invocation.cache, bar)
     rows = list(rows_of(found.result, len(found.failures), found.dataset.name))
     chosen = any(printing[name] for name in ("output", "chosen", "order", "no_header"))
-    if printing["format_name"].lower() == Format.TABLE.value and not chosen:
+    if per_class:
+        print_rows(CLASS_COLUMNS, list(class_rows(found.result)), **printing)
+    elif printing["format_name"].lower() == Format.TABLE.value and not chosen:
         _print_summary(found)
     else:
         print_rows(COLUMNS, rows, **printing)
@@ -139,7 +160,7 @@ def _request(given: dict[str, Any]) -> ScoreRequest:
         predictions=given["predictions"],
         dataset=inputs_of(given).choice(),
         labels=labels,
-        parameters={name: given[name] for name in ("score_border", "score_channels", "average_precision")},
+        parameters={name: given[name] for name in _PARAMETERS},
         fail_on_error=given["fail_on_error"],
     )
 

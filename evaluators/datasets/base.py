@@ -135,13 +135,22 @@ class TargetImage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TargetValues:
-    """Numbers: the targets of a regression, or the embedding from a reference model.
+    """Numbers: the targets of a regression, the embedding from a reference model, or 1 for each right class.
 
     Attributes:
         values: float64, k.
+        names: The names of the numbers; empty if they have none.
     """
 
     values: NDArray[np.float64]
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClassNames:
+    """The classes of an input that can have any number of them."""
+
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +160,7 @@ class AcceptedAnswers:
     texts: tuple[str, ...]
 
 
-Truth: TypeAlias = Objects | ClassMap | TargetImage | TargetValues | AcceptedAnswers
+Truth: TypeAlias = Objects | ClassMap | TargetImage | TargetValues | ClassNames | AcceptedAnswers
 
 
 _FEW_IDS = 5

@@ -1,4 +1,4 @@
-"""Reads the files of datasets: images, random access, JSON from other programs, the names of classes.
+"""Reads the files of datasets: images, random access, JSON and rows of other programs, the names of classes.
 
 Several threads, and the processes that it is sent to, can read a random-access file at any position. Errors
 in JSON, its numbers and its names are reported in the program's own messages. The names of classes are in a
@@ -7,13 +7,15 @@ text file, one per line, in the order of their indices.
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import os
+import re
 import stat
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from threading import Lock
@@ -280,3 +282,154 @@ def read_class_names(path: Path) -> tuple[str, ...] | None:
         repeated = next(name for name, times in Counter(names).items() if times > 1)
         raise DatasetError(f"{path}: has the class {repeated} twice")
     return names
+
+
+CSV_RULES = (
+    f"a quote is closed at the end of its value, and a value has at most {csv.field_size_limit()} characters"
+)
+_ID = "id"
+_LINES = (".jsonl", ".ndjson")
+ACCEPTED = "a .csv with a column id, a .jsonl of objects with an id, or a .json of {id: prediction}"
+
+
+def read_rows(path: Path, column: str, *, several: bool = False) -> Mapping[str, Any]:
+    """Reads the prediction of each sample, by its id, as written in the file.
+
+    Args:
+        path: A ``.csv`` whose first line names the columns, ``.jsonl`` with an object on each line, or
+            ``.json`` with such objects in a list, or with an object of predictions by their ids.
+        column: The column with the prediction.
+        several: Whether a prediction consists of several numbers: in a ``.csv``, all columns except the id;
+            elsewhere, a list in ``column``, or an object. They are returned as a list of float64, even a
+            single one, or, where they have names, as a dictionary.
+
+    Raises:
+        DatasetError: The file cannot be read, or an entry lacks an id or a prediction, or repeats the id of
+            another.
+    """
+    suffix = path.suffix.casefold()
+    readers = {".csv": _of_csv, ".json": _of_json} | dict.fromkeys(_LINES, _of_lines)
+    if suffix not in readers:
+        raise DatasetError(f"{path}: is not a file of predictions that can be read; accepted: {ACCEPTED}")
+    try:
+        with reading(path), path.open(encoding="utf-8-sig", newline="") as file:
+            found: dict[str, Any] = {}
+            for place, name, value in readers[suffix](file, column, several):
+                if name in found:
+                    raise ValueError(f'{place}: "{printable(name)}" was predicted before')
+                found[name] = _numbers(value, place) if several else value
+    except csv.Error as error:
+        raise DatasetError(f"{path}: is not CSV; {CSV_RULES}") from error
+    except ValueError as error:
+        raise DatasetError(f"{path}: {error}") from error
+    if not found:
+        raise DatasetError(f"{path}: holds no predictions")
+    return found
+
+
+_Found = Iterator[tuple[str, str, Any]]
+
+
+def _of_csv(file: Any, column: str, several: bool) -> _Found:
+    rows = csv.reader(file, strict=True)
+    header = [_column_name(name.strip(), several) for name in next(rows, [])]
+    if _ID not in header or len(set(header)) < max(2, len(header)) or (column not in header and not several):
+        wanted = f"{_ID} and numbers" if several else f"{_ID} and {column}"
+        raise ValueError(f"line 1 names no columns {wanted}")
+    for cells in rows:
+        if not cells:
+            continue
+        if len(cells) != len(header):
+            raise ValueError(f"line {rows.line_num} has {len(cells)} columns; the first names {len(header)}")
+        row = dict(zip(header, cells, strict=True))
+        name = row.pop(_ID).strip()
+        place = f"line {rows.line_num}"
+        value = {n: _parsed_number(text, place) for n, text in row.items()} if several else row[column]
+        yield place, _id_of(name, place), value
+
+
+def _column_name(name: str, several: bool) -> str:
+    """Returns the name of a column; that of a number keeps its case."""
+    return name if several and name.casefold() != _ID else name.casefold()
+
+
+def _of_lines(file: Any, column: str, several: bool) -> _Found:
+    for number, line in enumerate(file, start=1):
+        if line.strip():
+            yield _of_object(_parsed(line, f"line {number}: "), f"line {number}", column)
+
+
+def _of_json(file: Any, column: str, several: bool) -> _Found:
+    content = _parsed(file.read())
+    if isinstance(content, dict):
+        yield from ((f'"{printable(name)}"', name, value) for name, value in content.items())
+    elif isinstance(content, list):
+        for number, entry in enumerate(content):
+            yield _of_object(entry, f"entry {number}", column)
+    else:
+        raise ValueError("is neither an object of predictions by their ids, nor a list of objects")
+
+
+def _parsed(text: str, place: str = "") -> Any:
+    try:
+        return parse_json(text)
+    except ValueError as error:
+        raise ValueError(f"{place}{error}") from error
+
+
+def _of_object(entry: Any, place: str, column: str) -> tuple[str, str, Any]:
+    if not isinstance(entry, dict) or _ID not in entry or column not in entry:
+        raise ValueError(f"{place} is not an object with {_ID} and {column}")
+    return place, _id_of(entry[_ID], place), entry[column]
+
+
+def _id_of(given: object, place: str) -> str:
+    if isinstance(given, bool) or not isinstance(given, str | int) or given == "":
+        raise ValueError(f"{place}: its id is neither a text nor a whole number")
+    return str(given)
+
+
+def _parsed_number(text: str, place: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f'{place}: "{printable(text)}" is not a number') from None
+
+
+def _numbers(given: Any, place: str) -> list[float] | dict[str, float]:
+    """Returns the numbers of a prediction, with or without names; any that are too large become infinite."""
+    if isinstance(given, dict):
+        return dict(zip(given, _numbers(list(given.values()), place), strict=True))
+    found = given if isinstance(given, list) else [given]
+    if not found:
+        raise ValueError(f"{place}: has no numbers")
+    for each in found:
+        if isinstance(each, bool) or not isinstance(each, int | float):
+            raise ValueError(f"{place}: {shown(each)} is not a number")
+    return [_as_float(each) for each in found]
+
+
+def _as_float(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:  # a whole number of JSON
+        return math.inf
+
+
+_START = 65536
+_NAME = r'"(?:[^"\\]|\\.)*"\s*:\s*'
+_OF_NUMBERS = re.compile(rf"\s*\{{\s*{_NAME}[\[{{]\s*(?:{_NAME})?-?\d[\d.eE+-]*\s*,")
+"""The beginning of a JSON object whose first value is a list, or an object, of several numbers."""
+
+
+def has_numbers(path: Path, column: str) -> bool:
+    """Returns whether a file of predictions holds numbers of each sample instead of the ``column``."""
+    suffix = path.suffix.casefold()
+    if suffix == ".npz":
+        return True
+    with reading(path), path.open(encoding="utf-8-sig", errors="replace") as file:
+        start = file.read(_START)
+    if suffix == ".csv":
+        names = [name.strip(' "').casefold() for name in start.partition("\n")[0].split(",")]
+        return len(names) > 2 and column not in names
+    return f'"{column}"' not in start and ('"probabilities"' in start or bool(_OF_NUMBERS.match(start)))

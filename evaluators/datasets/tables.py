@@ -7,13 +7,11 @@ that a model should predict for each.
 from __future__ import annotations
 
 import csv
-import io
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar, NamedTuple
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,103 +19,45 @@ from numpy.typing import NDArray
 from inferometer.agent.preprocessing.inputs import NamedTensors, Payload, Tensor, Text, dtype_of, quoted
 from inferometer.evaluators.datasets.base import (
     AcceptedAnswers,
+    ClassNames,
     LoadedDataset,
     Sample,
     StoredDataset,
     TargetValues,
     Truth,
 )
-from inferometer.evaluators.datasets.files import (
-    numbers,
-    parse_json,
-    printable_name,
-    read_image,
-    read_whole,
-    reading,
-    shown,
+from inferometer.evaluators.datasets.files import parse_json, printable_name, read_image, shown
+from inferometer.evaluators.datasets.rows import (
+    JSON_SUFFIXES,
+    TAB_SUFFIX,
+    Row,
+    content_of,
+    file_of,
+    finite_of,
+    id_of,
+    is_unicode,
+    label_of,
+    list_of,
+    read_csv,
+    read_json_lines,
+    several_labels,
+    text_of,
+    vector_of,
 )
 from inferometer.manifests.errors import DatasetError, InputError, explained, printable
 from inferometer.manifests.inputs import TensorElementType, TensorSpec
 
-_MAX_FILE_BYTES = 1024 * 1024 * 1024
-"""The maximum size of a file in bytes; the whole file is read into memory."""
-_TAB_SUFFIX = ".tsv"
 _TEXT_COLUMNS = frozenset({"text", "sentence", "question", "context", "sentence1", "sentence2"})
 """The columns that contain texts."""
-CSV_RULES = (
-    f"a quote is closed at the end of its value, and a value has at most {csv.field_size_limit()} characters"
-)
 
 
-class _TextRow(NamedTuple):
-    """One row of a file.
-
-    Attributes:
-        place: The position for messages: the path, and the number of the row's first line.
-        number: The number of that line, or of the question.
-        columns: The values by column name; those from a CSV are texts.
-    """
-
-    place: str
-    number: int
-    columns: Mapping[str, Any]
-
-
-def _read_json_lines(path: Path) -> Iterator[_TextRow]:
-    """Yields the objects of a file that has one per line; empty lines are skipped."""
-    for number, line in enumerate(_content(path).split(b"\n"), start=1):
-        if not line.strip():
-            continue
-        place = f"{path}: line {number}"
-        try:
-            value = parse_json(line)
-        except ValueError as error:
-            raise DatasetError(f"{place}: {error}") from error
-        if not isinstance(value, dict):
-            raise DatasetError(f'{place}: is not a JSON object; give one per line, such as {{"text": "…"}}')
-        yield _TextRow(place, number, value)
-
-
-def _read_csv(path: Path) -> Iterator[_TextRow]:
-    """Yields the rows of a CSV with a header; values in a ``.tsv`` are separated by tabs."""
-    content = _content(path)
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        number = content.count(b"\n", 0, error.start) + 1
-        raise DatasetError(f"{path}: line {number}: is not UTF-8") from error
-    delimiter = "\t" if path.suffix.casefold() == _TAB_SUFFIX else ","
-    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    header: list[str] | None = None
-    while True:
-        number = rows.line_num + 1
-        try:
-            values = next(rows, None)
-        except csv.Error as error:
-            raise DatasetError(f"{path}: line {number}: is not CSV; {CSV_RULES}") from error
-        if values is None:
-            return
-        if not values:
-            continue
-        if header is None:
-            header = [name.strip() for name in values]
-            if len(set(header)) < len(header):
-                raise DatasetError(f"{path}: line {number}: two columns have the same name")
-            continue
-        if len(values) != len(header):
-            raise DatasetError(
-                f"{path}: line {number}: has {len(values)} values; the header has {len(header)} columns"
-            )
-        yield _TextRow(f"{path}: line {number}", number, dict(zip(header, values, strict=True)))
-
-
-def _read_squad(path: Path) -> Iterator[_TextRow]:
+def _read_squad(path: Path) -> Iterator[Row]:
     """Yields the questions of a file in the format of SQuAD 1.1 or 2.0, as rows.
 
     The columns: ``id``, ``question``, ``context`` and ``answers``, a list, empty for an impossible question.
     """
     try:
-        content = parse_json(_content(path))
+        content = parse_json(content_of(path))
     except ValueError as error:
         raise DatasetError(f"{path}: {error}") from error
     number = 1
@@ -137,7 +77,7 @@ def _read_squad(path: Path) -> Iterator[_TextRow]:
                     "context": _value(place, paragraph, "context"),
                     "answers": [_value(place, answer, "text") for answer in answers],
                 }
-                yield _TextRow(place, number, columns)
+                yield Row(place, number, columns)
                 number += 1
 
 
@@ -155,24 +95,19 @@ def _list(place: str, part: Any, name: str) -> list[Any]:
     return found
 
 
-def _content(path: Path) -> bytes:
-    with reading(path):
-        content = read_whole(path, _MAX_FILE_BYTES, "; split it")
-    return content.removeprefix(b"\xef\xbb\xbf")
-
-
 _TEXTS = ("text", "sentence")
 _PAIRS = (("question", "context"), ("sentence1", "sentence2"))
 _SHOWN = 5
 
 
 class TextDataset(LoadedDataset):
-    """Texts or pairs of texts in memory, each with a label, accepted answers or a reference vector.
+    """Texts or pairs of texts in memory, each with a label, several, accepted answers or a reference vector.
 
     The columns are ``text`` or ``sentence``, with an optional ``pair``; or ``question`` and ``context``; or
     ``sentence1`` and ``sentence2``. Optional columns are ``id``, by default the number of the line;
-    ``label``, a text or a whole number; ``answers``, a list, or ``answer``, one text; and ``target``, a list
-    of numbers. In a CSV, lists are written as in JSON. Other columns are ignored.
+    ``label``, a text or a whole number; ``labels``, any number of these; ``answers``, a list, or ``answer``,
+    one text; and ``target``, a list of numbers. In a CSV, lists are written as in JSON, and labels also
+    separated by ``|``. Other columns are ignored.
 
     The arguments are those of ``StoredDataset``.
 
@@ -181,7 +116,7 @@ class TextDataset(LoadedDataset):
             line number.
     """
 
-    _rows: ClassVar[staticmethod[[Path], Iterator[_TextRow]]]
+    _rows: ClassVar[staticmethod[[Path], Iterator[Row]]]
     """Yields the rows of a file; raises DatasetError if they cannot be read."""
 
     def _open(self, path: Path) -> int:
@@ -200,14 +135,14 @@ class JsonLinesDataset(TextDataset):
     """Texts in JSON lines; see ``TextDataset``."""
 
     backend = "jsonl"
-    _rows = staticmethod(_read_json_lines)
+    _rows = staticmethod(read_json_lines)
 
 
 class CsvDataset(TextDataset):
     """Texts in a CSV, or tab-separated in a ``.tsv``; see ``TextDataset``."""
 
     backend = "csv"
-    _rows = staticmethod(_read_csv)
+    _rows = staticmethod(read_csv)
 
 
 class SquadDataset(TextDataset):
@@ -225,23 +160,16 @@ def _refuse_equal_ids(path: Path, samples: tuple[Sample, ...]) -> None:
         known.add(sample.id)
 
 
-def _sample(row: _TextRow) -> Sample:
-    return Sample(_id(row), _text(row), _label(row), truth=_truth(row))
+def _sample(row: Row) -> Sample:
+    return Sample(id_of(row), _text(row), label_of(row), truth=_truth(row))
 
 
-def _id(row: _TextRow) -> str:
-    id_ = row.columns.get("id", row.number)
-    if isinstance(id_, bool) or not isinstance(id_, str | int) or not str(id_).strip():
-        raise DatasetError(f"{row.place}: id is neither a text nor a whole number")
-    return str(id_)
-
-
-def _text(row: _TextRow) -> Text:
+def _text(row: Row) -> Text:
     """Returns the text or the pair of a row; an empty text is accepted here, and fails when preprocessed."""
     columns = row.columns
     for first, second in _PAIRS:
         if first in columns and second in columns:
-            return Text(_of(row, first), _of(row, second))
+            return Text(text_of(row, first), text_of(row, second))
     named = [name for name in _TEXTS if name in columns]
     if len(named) != 1:
         found = ", ".join(printable(str(name)) for name in list(columns)[:_SHOWN]) or "none"
@@ -249,81 +177,41 @@ def _text(row: _TextRow) -> Text:
             f'{row.place}: needs exactly one of the columns "text" and "sentence", or both of "question" and '
             f'"context", or of "sentence1" and "sentence2"; it has: {found}'
         )
-    return Text(_of(row, named[0]), _of(row, "pair") if columns.get("pair") is not None else None)
+    return Text(text_of(row, named[0]), text_of(row, "pair") if columns.get("pair") is not None else None)
 
 
-def _of(row: _TextRow, name: str) -> str:
-    value = row.columns[name]
-    if not isinstance(value, str):
-        raise DatasetError(f"{row.place}: {name} is not text")
-    if not _is_unicode(value):
-        raise DatasetError(f"{row.place}: {name} holds half of a surrogate pair, which is not a character")
-    return value
-
-
-def _is_unicode(text: str) -> bool:
-    return text.isascii() or text.encode("utf-8", "ignore").decode() == text
-
-
-def _label(row: _TextRow) -> str | None:
-    value = row.columns.get("label")
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise DatasetError(f"{row.place}: label is neither a text nor a whole number")
-    if not str(value).strip():
-        raise DatasetError(f"{row.place}: label is empty")
-    return str(value)
-
-
-def _truth(row: _TextRow) -> Truth | None:
+def _truth(row: Row) -> Truth | None:
     columns = row.columns
-    found = [name for name in ("answers", "answer", "target") if columns.get(name) is not None]
+    found = [name for name in ("answers", "answer", "target", "labels") if columns.get(name) is not None]
     if not found:
         return None
     if len(found) > 1:
         raise DatasetError(f"{row.place}: has {' and '.join(found)}; only one of them can be scored")
+    if found[0] == "labels":
+        return ClassNames(several_labels(columns["labels"], row.place))
     if found[0] == "target":
-        return TargetValues(_vector(row, _list_of(row, "target")))
+        return TargetValues(vector_of(row, list_of(row, "target")))
     if found[0] == "answer":
-        return AcceptedAnswers((_of(row, "answer"),))
+        return AcceptedAnswers((text_of(row, "answer"),))
     answers = columns["answers"]
     # as an object in Hugging Face's version of SQuAD
-    answers = answers.get("text") if isinstance(answers, Mapping) else _list_of(row, "answers")
+    answers = answers.get("text") if isinstance(answers, Mapping) else list_of(row, "answers")
     if not isinstance(answers, list) or not all(
-        isinstance(each, str) and _is_unicode(each) for each in answers
+        isinstance(each, str) and is_unicode(each) for each in answers
     ):
         raise DatasetError(f"{row.place}: answers is not a list of texts")
     return AcceptedAnswers(tuple(answers))
-
-
-def _list_of(row: _TextRow, name: str) -> list[Any]:
-    """Returns a value that is a list, or that is the JSON of a list."""
-    value = row.columns[name]
-    with suppress(ValueError):
-        value = parse_json(value) if isinstance(value, str) else value
-    if not isinstance(value, list):
-        raise DatasetError(f"{row.place}: {name} is not a list; write it as in JSON")
-    return value
-
-
-def _vector(row: _TextRow, values: list[Any]) -> NDArray[np.float64]:
-    try:
-        if not (vector := numbers(values, "target")):
-            raise ValueError("it is empty")
-    except ValueError as error:
-        raise DatasetError(f"{row.place}: target is not a list of finite numbers: {error}") from error
-    return np.array(vector, np.float64)
 
 
 _FILE_COLUMN = "file"
 
 
 class ValuesTableDataset(StoredDataset):
-    """A ``.csv`` of image files and numbers. Samples have the order of the lines.
+    """A ``.csv`` of image files and numbers or labels. Samples have the order of the lines.
 
     The first line names the columns; the first is ``file``, with paths relative to the table's folder, and
-    the others are numbers, the targets. The file is in UTF-8, with commas between the columns.
+    the others are numbers, the targets, or there is only ``labels``, with the classes of the image as in
+    ``several_labels``. The file is in UTF-8, with commas between the columns.
 
     The arguments are those of ``StoredDataset``.
 
@@ -335,54 +223,39 @@ class ValuesTableDataset(StoredDataset):
 
     def _open(self, path: Path) -> int:
         self._folder = path.parent
-        self._values = tuple(map(_file_and_values, _read_csv(path)))
-        if not self._values:
+        self._rows = tuple(map(_file_and_truth, read_csv(path)))
+        if not self._rows:
             raise DatasetError(f"{path}: has no line with a file and its numbers")
-        return len(self._values)
+        return len(self._rows)
 
     def sample(self, index: int) -> Sample:
         """Returns a sample; its image is read later."""
-        file, values = self._values[index]
-        truth = TargetValues(np.array(values, np.float64))
+        file, truth = self._rows[index]
         return Sample(printable_name(file), partial(read_image, self._folder / file), truth=truth)
 
     def files(self) -> Iterator[Path]:
         """Returns the files of the images."""
-        return (self._folder / file for file, _ in self._values)
+        return (self._folder / file for file, _ in self._rows)
 
 
-def _file_and_values(row: _TextRow) -> tuple[str, list[float]]:
+def _file_and_truth(row: Row) -> tuple[str, TargetValues | ClassNames]:
     (first, file), *cells = row.columns.items()
     if first.casefold() != _FILE_COLUMN or not cells:
         raise DatasetError(f"{row.place}: the first column is {_FILE_COLUMN}, and one or more are numbers")
-    return _file(row, file), [_finite(row, text) for _, text in cells]
+    names = tuple(name for name, _ in cells)
+    if names == ("labels",):
+        return file_of(row, file), ClassNames(several_labels(cells[0][1], row.place))
+    return file_of(row, file), TargetValues(np.array([finite_of(row, text) for _, text in cells]), names)
 
 
-def _finite(row: _TextRow, text: str) -> float:
-    with suppress(ValueError):
-        if math.isfinite(value := float(text)):
-            return value
-    raise DatasetError(f'{row.place}: "{text}" is not a finite number')
-
-
-def _file(row: _TextRow, text: str) -> str:
-    file = PurePosixPath(text.strip())
-    if not file.name or file.is_absolute() or ".." in file.parts:
-        raise DatasetError(
-            f'{row.place}: "{text}" is not a path in the folder of the table, such as images/1.png'
-        )
-    return text.strip()
-
-
-_JSON_SUFFIXES = (".jsonl", ".ndjson")
-ROW_SUFFIXES = (*_JSON_SUFFIXES, ".csv", _TAB_SUFFIX)
+ROW_SUFFIXES = (*JSON_SUFFIXES, ".csv", TAB_SUFFIX)
 """The suffixes of files of rows; ``format_of`` distinguishes their formats."""
 
 
 def format_of(path: Path) -> str:
     """Returns the format of a file of rows, by the names in its first line; texts if it cannot be read."""
     suffix = path.suffix.casefold()
-    texts, delimiter = "jsonl" if suffix in _JSON_SUFFIXES else "csv", "\t" if suffix == _TAB_SUFFIX else ","
+    texts, delimiter = "jsonl" if suffix in JSON_SUFFIXES else "csv", "\t" if suffix == TAB_SUFFIX else ","
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.reader(file, delimiter=delimiter)
@@ -395,7 +268,7 @@ def format_of(path: Path) -> str:
     return "values_csv" if named[0] == _FILE_COLUMN and len(named) > 1 and suffix == ".csv" else "table"
 
 
-_NO_INPUTS = frozenset({"id", "label", "target"})
+_NO_INPUTS = frozenset({"id", "label", "labels", "target"})
 
 
 class TableDataset(LoadedDataset):
@@ -415,8 +288,8 @@ class TableDataset(LoadedDataset):
     backend = "table"
 
     def _open(self, path: Path) -> int:
-        is_json = path.suffix.casefold() in _JSON_SUFFIXES
-        rows = list((_read_json_lines if is_json else _read_csv)(path))
+        is_json = path.suffix.casefold() in JSON_SUFFIXES
+        rows = list((read_json_lines if is_json else read_csv)(path))
         if not rows:
             raise DatasetError(f"{path}: has no rows")
         self._tensors = self._tensors or (TensorSpec("", TensorElementType.FLOAT64, (None,)),)
@@ -425,7 +298,7 @@ class TableDataset(LoadedDataset):
         _refuse_equal_ids(path, self._samples)
         return len(self._samples)
 
-    def _sample(self, folder: Path, row: _TextRow, columns: Mapping[str, Sequence[str]]) -> Sample:
+    def _sample(self, folder: Path, row: Row, columns: Mapping[str, Sequence[str]]) -> Sample:
         inputs = {each.name: _elements(row, each, columns[each.name]) for each in self._tensors}
         in_memory = {name: each for name, each in inputs.items() if not isinstance(each, str)}
         data: Payload | Callable[[], Payload] = partial(_with_images, folder, inputs)
@@ -435,15 +308,17 @@ class TableDataset(LoadedDataset):
         with suppress(ValueError):
             target = _parsed(target)
         values = target if isinstance(target, list) else [target]
-        truth = None if target is None else TargetValues(_vector(row, values))
-        return Sample(_id(row), data, _label(row), truth=truth)
+        truth: Truth | None = None if target is None else TargetValues(vector_of(row, values))
+        if (labels := row.columns.get("labels")) is not None:
+            truth = ClassNames(several_labels(labels, row.place))
+        return Sample(id_of(row), data, label_of(row), truth=truth)
 
     def sample(self, index: int) -> Sample:
         """Returns a sample; only the files of images are read later."""
         return self._samples[index]
 
 
-def _columns_of(row: _TextRow, tensors: Sequence[TensorSpec]) -> dict[str, list[str]]:
+def _columns_of(row: Row, tensors: Sequence[TensorSpec]) -> dict[str, list[str]]:
     """Returns the names of the columns with the elements of each of a model's inputs."""
     found = {each.name: [each.name] for each in tensors if each.name in row.columns}
     others = [name for name in row.columns if name not in found and name not in _NO_INPUTS]
@@ -456,7 +331,7 @@ def _columns_of(row: _TextRow, tensors: Sequence[TensorSpec]) -> dict[str, list[
     return found | dict.fromkeys(without, others)
 
 
-def _elements(row: _TextRow, tensor: TensorSpec, names: Sequence[str]) -> NDArray[Any] | str:
+def _elements(row: Row, tensor: TensorSpec, names: Sequence[str]) -> NDArray[Any] | str:
     """Returns the elements of an input in the dtype and shape of its tensor, or the path of an image."""
     cells, dtype = [row.columns.get(name) for name in names], dtype_of(tensor)
     with suppress(ValueError, TypeError, OverflowError):
@@ -474,7 +349,7 @@ def _elements(row: _TextRow, tensor: TensorSpec, names: Sequence[str]) -> NDArra
         if fits and tensor.takes(array.shape):
             return elements
     if len(tensor.dimensions) == 3 and len(cells) == 1 and isinstance(cells[0], str):
-        return _file(row, cells[0])
+        return file_of(row, cells[0])
     found = printable(", ".join(f"{name} = {row.columns.get(name)}" for name in names))[:200]
     raise DatasetError(
         f'{row.place}: found {found}; the model\'s input "{tensor.name}" is {tensor.element_type.value} of '

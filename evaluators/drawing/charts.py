@@ -305,6 +305,7 @@ PLOTS: Mapping[str, str] = MappingProxyType(
     {
         "latency": "inferometer.evaluators.kinds.batches.plot:LatencyPlot",
         "accuracy": "inferometer.evaluators.kinds.batches.plot:AccuracyPlot",
+        "classes": "inferometer.evaluators.kinds.batches.plot:ClassesPlot",
         "duration": "inferometer.evaluators.kinds.batches.plot:DurationPlot",
         "layers": "inferometer.evaluators.drawing.traces:LayersPlot",
         "layer_tree": "inferometer.evaluators.drawing.traces:LayerTreePlot",

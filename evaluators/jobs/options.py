@@ -97,8 +97,8 @@ ANSWER_TIMEOUT_S = 300.0
 """How long an agent may take to answer one batch."""
 MODEL = "DigitsCNN"
 BATCH_SIZE = 64
-TOP_CLASSES = 5
-"""The number of best classes stored for each input."""
+TOP_CLASSES = 100
+"""The number of best classes kept for each input; the log loss requires all of them."""
 TARGET_CI_PERCENT = 5.0
 """The default target for the half-width of the interval of p50, in percent of p50."""
 INITIAL_QPS = 16.0

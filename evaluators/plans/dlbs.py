@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inferometer.evaluators.plans import dlbs_names as names
-from inferometer.evaluators.plans.cells import TASKS, Cell, cells_of, shown, with_references
+from inferometer.evaluators.plans.cells import NODES, TASKS, Cell, cells_of, shown, with_references
 from inferometer.evaluators.plans.expressions import has_expression, why_not_evaluated
 from inferometer.evaluators.plans.plan import items_of, plan_of
 from inferometer.manifests.errors import ConfigurationError
@@ -165,13 +165,13 @@ class _Import:
         of_docker = (".docker_image", ".host_libpath")
         if any(each == names.DOCKER or each.endswith(of_docker) for each in self._set):
             parameters.setdefault(names.DOCKER, names.DEFAULTS[names.DOCKER])
-            # the libraries of the host are for bare metal alone
-            unused = {True: names.LIBRARIES} if names.LIBRARIES in json.dumps(plan["extensions"]) else {}
+            written = json.dumps(plan["extensions"])
             plan["extensions"] += [
                 {"condition": {names.DOCKER: docker}, "parameters": {parameter: None}}
-                for docker, parameter in (unused | {False: names.IMAGE}).items()
+                for docker, parameter in names.UNUSED.items()
+                if not docker or parameter in written
             ]
-        if names.NODES in self._names.values():
+        if NODES in self._names.values():
             plan["extensions"] += self._tasks_on_nodes()
         if self._has_defaults and not {*self._names} & {*names.GPUS, "exp.device_type"}:
             parameters["gpus"] = names.DEFAULTS["exp.gpus"]

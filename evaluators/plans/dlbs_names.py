@@ -25,6 +25,8 @@ STATUS, TRIAL, DOCKER = "exp.status", "exp.trial", "exp.docker"
 VAR_ORDER, RERUN = "sys.plan_builder.var_order", "exp.rerun"
 RUNTIME_VARIABLE, OUR_VARIABLE = "runtime.env.", VARIABLE
 ENVIRONMENTS = tuple(f"{framework}.env" for framework in FRAMEWORKS)
+UNUSED = {True: LIBRARIES, False: IMAGE}
+"""The parameter of a cell that has no effect with Docker, and the one without."""
 GPUS = ("exp.gpus", "exp.num_gpus", "exp.num_local_gpus")
 """The parameters that define on which GPUs, or on how many, a cell runs; the first one set applies."""
 ALLOWED: Mapping[str, tuple[str, str]] = {

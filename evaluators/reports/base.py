@@ -196,6 +196,7 @@ REPORTS: Mapping[str, str] = MappingProxyType(
     {
         "latency": "inferometer.evaluators.kinds.batches.report:LatencyReport",
         "accuracy": "inferometer.evaluators.kinds.batches.report:AccuracyReport",
+        "classes": "inferometer.evaluators.kinds.batches.report:ClassesReport",
         "duration": "inferometer.evaluators.kinds.batches.report:DurationReport",
         "layers": "inferometer.evaluators.kinds.reports:LayersReport",
         "layer_tree": "inferometer.evaluators.kinds.reports:LayerTreeReport",

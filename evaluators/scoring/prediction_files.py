@@ -6,10 +6,8 @@ of a dataset. Tables and arrays hold labels, answers, numbers or vectors; each r
 
 from __future__ import annotations
 
-import csv
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
@@ -19,11 +17,11 @@ from numpy.typing import NDArray
 
 from inferometer.agent.tasks.predictions import Classifications, ClassMaps, Images, Predictions, Texts, Values
 from inferometer.evaluators.datasets.arrays import opened_arrays, read_array
-from inferometer.evaluators.datasets.base import Dataset, Objects, Sample
+from inferometer.evaluators.datasets.base import ClassNames, Dataset, Objects, Sample, TargetValues
 from inferometer.evaluators.datasets.coco import CocoResults, read_results
-from inferometer.evaluators.datasets.files import is_image, parse_json, reading, shown, walk
+from inferometer.evaluators.datasets.files import has_numbers, is_image, read_rows, shown, walk
 from inferometer.evaluators.datasets.masks import read_mask, read_target
-from inferometer.evaluators.datasets.tables import CSV_RULES
+from inferometer.evaluators.datasets.rows import several_labels
 from inferometer.evaluators.tasks.accuracy import ClassIndex, decimal
 from inferometer.manifests.errors import DatasetError, PredictionError, printable, suggestion
 
@@ -38,13 +36,13 @@ class PredictionFile(ABC):
 
     Attributes:
         labels: The names of the classes, in the order of their indices in the predictions.
-        scores: The scores that such predictions determine; None means all scores of the task.
+        unknown: The scores, and the figures of classes, that such predictions do not determine.
 
     Raises:
         DatasetError: The file cannot be read, or is damaged; the message names the entry.
     """
 
-    scores: ClassVar[frozenset[str] | None] = None
+    unknown: ClassVar[frozenset[str]] = frozenset()
     _found: Mapping[str, Any]
     _missing: ClassVar[Any] = None
     """What stands for a sample that the file does not name; with None, such a sample cannot be scored."""
@@ -187,132 +185,10 @@ def _categories(dataset: Dataset) -> Mapping[Any, str]:
     return names
 
 
-_ID = "id"
-_LINES = (".jsonl", ".ndjson")
-ACCEPTED = "a .csv with a column id, a .jsonl of objects with an id, or a .json of {id: prediction}"
-
-
-def read_rows(path: Path, column: str, *, several: bool = False) -> Mapping[str, Any]:
-    """Reads the prediction of each sample, by its id, as written in the file.
-
-    Args:
-        path: A ``.csv`` whose first line names the columns, ``.jsonl`` with an object on each line, or
-            ``.json`` with such objects in a list, or with an object of predictions by their ids.
-        column: The column with the prediction.
-        several: Whether a prediction consists of several numbers: all columns except the id in a ``.csv``,
-            and a list ``values`` elsewhere. They are returned as a list of float64, even a single one.
-
-    Raises:
-        DatasetError: The file cannot be read, or an entry lacks an id or a prediction, or repeats the id of
-            another.
-    """
-    suffix = path.suffix.casefold()
-    readers = {".csv": _of_csv, ".json": _of_json} | dict.fromkeys(_LINES, _of_lines)
-    if suffix not in readers:
-        raise DatasetError(f"{path}: is not a file of predictions that can be read; accepted: {ACCEPTED}")
-    try:
-        with reading(path), path.open(encoding="utf-8-sig", newline="") as file:
-            found: dict[str, Any] = {}
-            for place, name, value in readers[suffix](file, column, several):
-                if name in found:
-                    raise ValueError(f'{place}: "{printable(name)}" was predicted before')
-                found[name] = _numbers(value, place) if several else value
-    except csv.Error as error:
-        raise DatasetError(f"{path}: is not CSV; {CSV_RULES}") from error
-    except ValueError as error:
-        raise DatasetError(f"{path}: {error}") from error
-    if not found:
-        raise DatasetError(f"{path}: holds no predictions")
-    return found
-
-
-_Found = Iterator[tuple[str, str, Any]]
-
-
-def _of_csv(file: Any, column: str, several: bool) -> _Found:
-    rows = csv.reader(file, strict=True)
-    header = [name.strip().casefold() for name in next(rows, [])]
-    if _ID not in header or len(header) < 2 or (column not in header and not several):
-        wanted = f"{_ID} and numbers" if several else f"{_ID} and {column}"
-        raise ValueError(f"line 1 names no columns {wanted}")
-    for cells in rows:
-        if not cells:
-            continue
-        if len(cells) != len(header):
-            raise ValueError(f"line {rows.line_num} has {len(cells)} columns; the first names {len(header)}")
-        row = dict(zip(header, cells, strict=True))
-        name = row.pop(_ID).strip()
-        place = f"line {rows.line_num}"
-        value = [_parsed_number(text, place) for text in row.values()] if several else row[column]
-        yield place, _id_of(name, place), value
-
-
-def _of_lines(file: Any, column: str, several: bool) -> _Found:
-    for number, line in enumerate(file, start=1):
-        if line.strip():
-            yield _of_object(_parsed(line, f"line {number}: "), f"line {number}", column, several)
-
-
-def _of_json(file: Any, column: str, several: bool) -> _Found:
-    content = _parsed(file.read())
-    if isinstance(content, dict):
-        yield from ((f'"{printable(name)}"', name, value) for name, value in content.items())
-    elif isinstance(content, list):
-        for number, entry in enumerate(content):
-            yield _of_object(entry, f"entry {number}", column, several)
-    else:
-        raise ValueError("is neither an object of predictions by their ids, nor a list of objects")
-
-
-def _parsed(text: str, place: str = "") -> Any:
-    try:
-        return parse_json(text)
-    except ValueError as error:
-        raise ValueError(f"{place}{error}") from error
-
-
-def _of_object(entry: Any, place: str, column: str, several: bool) -> tuple[str, str, Any]:
-    name = "values" if several else column
-    if not isinstance(entry, dict) or _ID not in entry or name not in entry:
-        raise ValueError(f"{place} is not an object with {_ID} and {name}")
-    return place, _id_of(entry[_ID], place), entry[name]
-
-
-def _id_of(given: object, place: str) -> str:
-    if isinstance(given, bool) or not isinstance(given, str | int) or given == "":
-        raise ValueError(f"{place}: its id is neither a text nor a whole number")
-    return str(given)
-
-
-def _parsed_number(text: str, place: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f'{place}: "{printable(text)}" is not a number') from None
-
-
-def _numbers(given: Any, place: str) -> list[float]:
-    """Returns the numbers of a prediction, a list or a single one; any that are too large become infinite."""
-    found = given if isinstance(given, list) else [given]
-    if not found:
-        raise ValueError(f"{place}: has no numbers")
-    for each in found:
-        if isinstance(each, bool) or not isinstance(each, int | float):
-            raise ValueError(f"{place}: {shown(each)} is not a number")
-    return [_as_float(each) for each in found]
-
-
-def _as_float(number: float) -> float:
-    try:
-        return float(number)
-    except OverflowError:  # a whole number of JSON
-        return math.inf
-
-
 _TOP = 5
 _NO_CLASS = -1
 _NPZ = ".npz"
-_ARRAYS = ("vectors", "values", "embeddings")
+_ARRAYS = ("vectors", "values", "embeddings", "probabilities")
 
 
 class TextLabelsFile(PredictionFile):
@@ -320,13 +196,16 @@ class TextLabelsFile(PredictionFile):
 
     def __init__(self, path: Path, dataset: Dataset, labels: Sequence[str]) -> None:
         numbered = dataset.labels_are_indices
-        super().__init__(path, dataset, labels or (() if numbered else sorted(dataset.labels())))
+        super().__init__(path, dataset, labels or (() if numbered else sorted(_classes_of(dataset))))
         if not self.labels and not numbered:
             raise DatasetError(f"dataset {dataset.identity.name}: its samples have no labels")
         self._index, self._given = ClassIndex(self.labels), bool(labels)
-        names = (*self.labels, *(() if numbered else dataset.labels()))
+        names = (*self.labels, *(() if numbered else _classes_of(dataset)))
         self._names = {name.casefold().strip() for name in names}
-        self._found = {key: self._class_of(key, value) for key, value in read_rows(path, "label").items()}
+        self._found = self._read()
+
+    def _read(self) -> Mapping[str, Any]:
+        return {key: self._class_of(key, value) for key, value in read_rows(self.path, "label").items()}
 
     def _class_of(self, key: str, value: object) -> int:
         """Returns the index of a class, given by a label, by its name in the dataset, or by its number."""
@@ -346,16 +225,99 @@ class TextLabelsFile(PredictionFile):
             f'{self.path}: "{printable(key)}": label "{printable(name)}" is not one of the {whose}'
         )
 
-    def _row(self, found: int) -> Classifications:
+    def _row(self, found: Any) -> Classifications:
         places = np.full((1, max(1, min(_TOP, len(self.labels)))), _NO_CLASS, np.int64)
         places[0, 0] = found
-        return Classifications(places, np.zeros(places.shape, np.float32))
+        return Classifications(places, np.full(places.shape, np.nan, np.float32))
 
 
 class LabelsFile(TextLabelsFile):
-    """The most probable class of each image, which determines only top-1."""
+    """The most probable class of each image, which does not determine top-5."""
 
-    scores: ClassVar[frozenset[str] | None] = frozenset({"top-1"})
+    unknown: ClassVar[frozenset[str]] = frozenset({"top-5"})
+
+
+class LabelListsFile(TextLabelsFile):
+    """All classes of each sample, by their names or numbers, which do not determine a ranking."""
+
+    unknown: ClassVar[frozenset[str]] = frozenset({"mAP", "AP"})
+
+    def _read(self) -> Mapping[str, Any]:
+        rows = read_rows(self.path, "labels").items()
+        return {
+            key: [
+                self._class_of(key, name)
+                for name in several_labels(value, f'{self.path}: "{printable(key)}"')
+            ]
+            for key, value in rows
+        }
+
+    def _row(self, found: Any) -> Classifications:
+        count = len(self.labels)
+        return Classifications(
+            np.arange(count)[np.newaxis], np.isin(np.arange(count), found)[np.newaxis] * np.float32(1)
+        )
+
+
+class ProbabilitiesFile(PredictionFile):
+    """The probability of every class of each sample, or its score: in a table, or in an ``.npz``.
+
+    The columns of a ``.csv``, and the keys of an object, are the names of the classes; a list, and an
+    ``.npz`` as in ``NumbersFile``, has the order of the labels.
+    """
+
+    def __init__(self, path: Path, dataset: Dataset, labels: Sequence[str]) -> None:
+        if path.suffix.casefold() == _NPZ:
+            rows: Mapping[str, Any] = _vectors(path, dataset)
+        else:
+            rows = read_rows(path, "probabilities", several=True)
+        first = next(iter(rows.values()))
+        if not labels and isinstance(first, dict):
+            labels = tuple(first)
+        elif not labels and dataset.labels_are_indices:
+            labels = tuple(map(str, range(len(first))))
+        super().__init__(path, dataset, labels or sorted(_classes_of(dataset)))
+        places = {name.casefold().strip(): place for place, name in enumerate(self.labels)}
+        self._found = {key: self._in_order(key, value, places) for key, value in rows.items()}
+
+    def _in_order(self, key: str, found: Any, places: Mapping[str, int]) -> NDArray[np.float64]:
+        if isinstance(found, dict):
+            named = {places.get(name.casefold().strip(), -1): value for name, value in found.items()}
+            found = [named[place] for place in sorted(named)] if -1 not in named else []
+        if len(found) != len(self.labels):
+            raise DatasetError(
+                f'{self.path}: "{printable(key)}": does not have one probability for each of the '
+                f"{len(self.labels)} classes; give the classes as labels"
+            )
+        return np.asarray(found, np.float64)
+
+    def _row(self, found: NDArray[np.float64]) -> Classifications:
+        if not np.isfinite(found).all():
+            raise PredictionError("a probability is not finite")
+        order = np.argsort(-found, kind="stable")[np.newaxis]
+        return Classifications(order, found[order])
+
+
+def probabilities_or(
+    column: str, file: type[TextLabelsFile]
+) -> Callable[[Path, Dataset, Sequence[str]], PredictionFile]:
+    """Returns a function that opens probabilities or, as ``file``, predictions in the ``column``."""
+
+    def opened(path: Path, dataset: Dataset, labels: Sequence[str]) -> PredictionFile:
+        return (ProbabilitiesFile if has_numbers(path, column) else file)(path, dataset, labels)
+
+    return opened
+
+
+def _classes_of(dataset: Dataset) -> frozenset[str]:
+    """Returns the names of the classes in a dataset's labels or, if it has none, in its truths."""
+    truths = () if (found := dataset.labels()) else (sample.read_truth() for sample in dataset)
+    for truth in truths:
+        if isinstance(truth, Objects):
+            return frozenset(_categories(dataset).values())
+        if isinstance(truth, ClassNames | TargetValues):
+            found |= set(truth.names)
+    return found
 
 
 class AnswersFile(PredictionFile):
@@ -384,8 +346,9 @@ class NumbersFile(PredictionFile):
         if path.suffix.casefold() == _NPZ:
             self._found = _vectors(path, dataset)
             return
-        rows = read_rows(path, "values", several=True)
-        self._found = {key: np.array(value, np.float64) for key, value in rows.items()}
+        rows = read_rows(path, "values", several=True).items()
+        named = ((key, value.values() if isinstance(value, dict) else value) for key, value in rows)
+        self._found = {key: np.array([*value], np.float64) for key, value in named}
 
     def _row(self, found: NDArray[np.float64]) -> Values:
         if not np.isfinite(found).all():

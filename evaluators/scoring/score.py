@@ -28,14 +28,15 @@ from inferometer.manifests.errors import (
 from inferometer.manifests.fields import OUTPUT_TYPES
 from inferometer.manifests.schema import ModelManifest
 
-_FILES: Mapping[str, type[PredictionFile]] = {
-    "classification": prediction_files.LabelsFile,
+_FILES: Mapping[str, Callable[[Path, Dataset, Sequence[str]], PredictionFile]] = {
+    "classification": prediction_files.probabilities_or("label", prediction_files.LabelsFile),
     "object_detection": prediction_files.ObjectsFile,
     "instance_segmentation": prediction_files.MasksOfObjectsFile,
     "semantic_segmentation": prediction_files.MaskFiles,
     "image_enhancement": prediction_files.EnhancedFiles,
     "regression": prediction_files.NumbersFile,
-    "text_classification": prediction_files.TextLabelsFile,
+    "text_classification": prediction_files.probabilities_or("label", prediction_files.TextLabelsFile),
+    "multilabel_classification": prediction_files.probabilities_or("labels", prediction_files.LabelListsFile),
     "question_answering": prediction_files.AnswersFile,
     "embedding": prediction_files.NumbersFile,
 }
@@ -46,6 +47,7 @@ _SHORT = {
     "segmentation": "semantic_segmentation",
     "enhancement": "image_enhancement",
     "image_classification": "classification",
+    "multilabel": "multilabel_classification",
     "qa": "question_answering",
     "embeddings": "embedding",
 }
@@ -165,10 +167,12 @@ def _nothing(path: Path, dataset: Dataset, failures: Sequence[ScoringFailure]) -
 
 def _told(result: TaskResult, file: PredictionFile) -> TaskResult:
     """Returns the result with only the scores that the predictions determine."""
-    if file.scores is None:
-        return result
-    kept = [each for each in result.scores if each.name in file.scores]
-    return replace(result, scores=kept, definition=result.definition.partition(";")[0], details={})
+    kept = [each for each in result.scores if each.name not in file.unknown]
+    of_classes = result.details.get("per_class", {}).items()
+    known = {name: values for name, values in of_classes if name not in file.unknown}
+    return replace(
+        result, scores=kept, details={**result.details, "per_class": known} if known else result.details
+    )
 
 
 def _manifest(task: str, labels: Sequence[str], parameters: Mapping[str, Any]) -> ModelManifest:

@@ -269,7 +269,7 @@ class _Confusion:
         sides = (pairs // len(present), pairs % len(present))
         small = len(pairs) * len(kept) <= MOST_DRAWN_COUNTS
         each = ClassCounts.of_each(*(side[:, np.newaxis] == kept for side in sides)) if small else None
-        return chosen.macro_scores(each, times)
+        return [chosen.macro_score(name, each, times) for name in counts.figures()]
 
     def details(self, errors: NDArray[np.float64] | None) -> dict[str, Any]:
         """Returns the figures of each class that occurs and, if they are few, the confusion matrix.

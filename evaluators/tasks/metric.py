@@ -192,23 +192,24 @@ class ClassCounts:
             for name, (part, whole) in self.ratios().items()
         }
 
-    def macro_scores(self, each: ClassCounts | None, counts: NDArray[np.int64] | None = None) -> list[Score]:
-        """Returns the means of ``figures`` over the classes.
+    def macro_score(
+        self, figure: str, each: ClassCounts | None, counts: NDArray[np.int64] | None = None, name: str = ""
+    ) -> Score:
+        """Returns the mean of one of the ``figures`` over the classes.
 
         Args:
+            figure: The name of the figure.
             each: The samples, for intervals; None for no intervals.
             counts: How many equal samples each of these stands for; None means one.
+            name: The name of the score; empty for that of the figure.
         """
-        found = []
-        for name, values in self.figures().items():
-            interval = None
-            if each is not None:
-                part, whole = each.ratios()[name]
-                if interval := ratio_interval(part, whole, counts=counts):
-                    share = float(whole.any(axis=0).mean())  # the interval is of the classes that are defined
-                    interval = ScoreInterval(interval.low * share, interval.high * share)
-            found.append(score_within(name, float(values.mean()), interval, least=0.0, most=1.0))
-        return found
+        value, interval = float(self.figures()[figure].mean()), None
+        if each is not None:
+            part, whole = each.ratios()[figure]
+            if interval := ratio_interval(part, whole, counts=counts):
+                share = float(whole.any(axis=0).mean())  # the interval is of the classes that are defined
+                interval = ScoreInterval(interval.low * share, interval.high * share)
+        return score_within(name or figure, value, interval, least=0.0, most=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +282,7 @@ _BUILTIN: Mapping[str, str] = {
     "instance_segmentation": "inferometer.evaluators.tasks.object_detection:InstanceMetric",
     "semantic_segmentation": "inferometer.evaluators.tasks.images:SemanticSegmentationMetric",
     "image_enhancement": "inferometer.evaluators.tasks.images:ImageEnhancementMetric",
+    "multilabel_classification": "inferometer.evaluators.tasks.vectors:MultilabelMetric",
     "regression": "inferometer.evaluators.tasks.vectors:RegressionMetric",
     "embedding": "inferometer.evaluators.tasks.vectors:EmbeddingMetric",
     "question_answering": "inferometer.evaluators.tasks.classification:QuestionAnsweringMetric",

@@ -1,7 +1,8 @@
-"""The metrics of vectors of numbers: regression, and embeddings.
+"""The metrics of vectors of numbers: regression, embeddings, and classes that an input has several of.
 
 For regression, they measure the distance of numbers from their targets, and the correlation with them; for
-embeddings, they measure the similarity to reference vectors and the retrieval among nearest neighbours.
+embeddings, they measure the similarity to reference vectors and the retrieval among nearest neighbours; for
+several classes, they measure the ranking of the inputs by each class, and the decisions at a threshold.
 """
 
 from __future__ import annotations
@@ -12,14 +13,18 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.tasks.predictions import Predictions, Values
-from inferometer.evaluators.datasets.base import Sample, TargetValues
+from inferometer.agent.tasks.predictions import Classifications, Predictions, Values
+from inferometer.evaluators.datasets.base import ClassNames, Objects, Sample, TargetValues
 from inferometer.evaluators.intervals import RESAMPLES, ScoreInterval, bootstrap_intervals, ratio_interval
+from inferometer.evaluators.tasks.accuracy import ClassIndex, decimal
 from inferometer.evaluators.tasks.metric import (
+    MOST_DRAWN_COUNTS,
+    ClassCounts,
     Score,
     TaskMetric,
     TaskResult,
     mean_score,
+    ratio_score,
     score_within,
     share_score,
     truth_of,
@@ -382,3 +387,113 @@ def _reference(sample: Sample) -> NDArray[np.float64] | None:
             f"input {sample.id}: its reference is not a vector of finite numbers with a direction"
         )
     return direction
+
+
+class MultilabelMetric(TaskMetric):
+    """Mean average precision, F1, subset accuracy and Hamming loss of inputs with any number of classes.
+
+    All are those of scikit-learn, over all of the model's classes: a class that no input has counts with an
+    average precision of 0, and one that is neither right nor predicted with an F1 of 0. A class is predicted
+    if its probability is at least ``label_threshold``.
+
+    The truth consists of names, of the classes of the objects in an image, or of a 0 or 1 for each class. A
+    class is matched by the rules of ``ClassIndex``; a whole number that no label has is the index of a class.
+    """
+
+    task: ClassVar[str] = "multilabel_classification"
+
+    def __init__(self, manifest: ModelManifest) -> None:
+        super().__init__(manifest)
+        self._labels = manifest.output.parameters.labels
+        self._index = ClassIndex(self._labels)
+        self._threshold = manifest.output.parameters.label_threshold
+        self._probabilities: list[NDArray[np.floating[Any]]] = []
+        self._true: list[NDArray[np.bool_]] = []
+
+    def check(self, sample: Sample) -> None:
+        """Checks that the model has the classes of a truth that is in memory; see ``TaskMetric``."""
+        if not callable(sample.truth):
+            self._classes_of(sample)
+
+    def add(self, sample: Sample, prediction: Predictions) -> None:
+        """Adds the prediction for one input; see ``TaskMetric``."""
+        if not isinstance(prediction, Classifications) or len(prediction) != 1:
+            raise PredictionError("its prediction is not a classification of one input")
+        [indices], [given] = prediction.indices, prediction.probabilities
+        classes = len(self._probabilities[0]) if self._probabilities else len(self._labels) or len(indices)
+        if not np.array_equal(np.sort(indices), np.arange(classes)):
+            raise PredictionError(f"its prediction does not have the probabilities of all {classes} classes")
+        if (found := self._classes_of(sample)) is None:
+            return
+        if any(place >= classes for place in found):
+            raise DatasetError(f"its class {max(found)} is none of the model's {classes} classes")
+        probabilities, true = np.empty_like(given), np.zeros(classes, np.bool_)
+        probabilities[indices], true[list(found)] = given, True
+        self._probabilities.append(probabilities)
+        self._true.append(true)
+
+    def result(self) -> TaskResult | None:
+        """Returns the scores; None if no input with classes was predicted."""
+        if not self._true:
+            return None
+        true, probabilities = np.stack(self._true), np.stack(self._probabilities)
+        predicted = probabilities >= self._threshold
+        counts = ClassCounts(*(each.sum(axis=0) for each in (true & predicted, true, predicted)))
+        each = ClassCounts.of_each(true, predicted) if true.size <= MOST_DRAWN_COUNTS else None
+        rankings = [Ranking(*of_class) for of_class in zip(probabilities.T, true.T, strict=True)]
+        precisions = np.array([ranking.average_precision() for ranking in rankings])
+        part, whole = (2.0 * (true & predicted)).sum(axis=1), (true.sum(axis=1) + predicted.sum(axis=1))
+        micro = float(part.sum() / whole.sum()) if whole.any() else 0.0
+        scores = [
+            _mean_precision(rankings, precisions, len(true)),
+            ratio_score("micro F1", micro, part[:, np.newaxis], whole[:, np.newaxis].astype(np.float64)),
+            counts.macro_score("F1", each, name="macro F1"),
+            share_score("subset accuracy", (true == predicted).all(axis=1)),
+            mean_score("Hamming loss", (true != predicted).mean(axis=1), least=0.0, most=1.0),
+        ]
+        details = {
+            "labels": list(self._labels) or [str(place) for place in range(len(rankings))],
+            "true": counts.true.tolist(),
+            "predicted": counts.predicted.tolist(),
+            **{name: values.tolist() for name, values in counts.figures().items()},
+            "AP": precisions.tolist(),
+        }
+        definition = f"mAP; F1, subset accuracy and Hamming loss from {self._threshold:g} on, version 1"
+        return TaskResult(self.task, definition, len(true), scores, {"per_class": details})
+
+    def _classes_of(self, sample: Sample) -> set[int] | None:
+        """Returns the indices of the right classes; None if the sample has no truth."""
+        truth = sample.read_truth()
+        if isinstance(truth, ClassNames | Objects):
+            return {
+                self._class_of(name)
+                for name in (truth.names if isinstance(truth, ClassNames) else truth.classes)
+            }
+        if isinstance(truth, TargetValues) and np.isin(truth.values, (0, 1)).all():
+            places = np.flatnonzero(truth.values).tolist()
+            return {self._class_of(truth.names[place]) if truth.names else place for place in places}
+        if truth is None:
+            index = self._index.of(sample)
+            return None if index is None else {index}
+        raise DatasetError(f"input {sample.id}: has no list of labels, which {self.task} is scored against")
+
+    def _class_of(self, name: str) -> int:
+        try:
+            return self._index.find(name)
+        except DatasetError:
+            number = decimal(name)
+            if number is None or number >= len(self._index):
+                raise
+            return number
+
+
+def _mean_precision(rankings: list[Ranking], precisions: _Numbers, samples: int) -> Score:
+    """Returns the mean of average precisions with its bootstrap interval; see ``_MOST_DRAWN``."""
+    value, draws = float(precisions.mean()), min(RESAMPLES, _MOST_DRAWN // (samples * len(rankings)))
+
+    def drawn(places: NDArray[np.int64]) -> tuple[float]:
+        weights = np.bincount(places, minlength=samples).astype(np.float64)
+        return (float(np.mean([ranking.average_precision(weights) for ranking in rankings])),)
+
+    [interval] = bootstrap_intervals(drawn, samples, 1, draws if draws >= _LEAST_DRAWS else 0, (value,))
+    return score_within("mAP", value, interval, least=0.0, most=1.0)

@@ -22,6 +22,8 @@ SCORES = {
     "Larger": {"PSNR": 48.1308, "identical": 0},
     # red is right, and of green 0.1, 0.1 and 0.4 are missed
     "Means": {"MAE": 0.1, "RMSE": (0.06**0.5) / 2},
+    # of red, both images are found, of green one of two
+    "Many": {"mAP": 1, "micro_F1": 6 / 7, "macro_F1": 5 / 6, "subset_accuracy": 2 / 3, "Hamming_loss": 1 / 6},
 }
 
 
@@ -37,13 +39,18 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_model(*common, "Seg", "semanticsegment", "none", *scores, **original)
         write_model(*common, "Larger", "image", "larger", np.eye(3), [1 / 255] * 3, color_mode="RGB")
         write_model(*common, "Means", "regression", "mean", np.eye(3)[:2], [0, 0])
+        several = {"labels": ["red", "green"], "probabilities_transform": "sigmoid"}
+        write_model(
+            *common, "Many", "multilabel_classification", "mean", 20 * np.eye(3)[:2], [-7, -9], **several
+        )
     # a map of numbers, of which 1 is no class
     write_model(
         root / "models", "ONNXRuntime", "Wrong", "semanticsegment", "none", [[1, 0, 0]], [0], labels=["a"]
     )
     _masks(root / "Seg")
     _pairs(root / "Larger")
-    _table(root / "Means")
+    _table(root / "Means", "file,red,green\n0.png,0.2,0.3\n1.png,0.4,0.5\n2.png,0.6,1.0\n")
+    _table(root / "Many", 'file,labels\n0.png,\n1.png,red|green\n2.png,"[""green"", ""red""]"\n')
     return root
 
 
@@ -66,10 +73,10 @@ def _pairs(root: Path) -> None:
         saved(root / "targets" / f"{number}.png", Image.fromarray(image.repeat(2, axis=0).repeat(2, axis=1)))
 
 
-def _table(root: Path) -> None:
+def _table(root: Path, text: str) -> None:
     for number, level in enumerate((51, 102, 153)):
         saved(root / f"{number}.png", Image.new("RGB", (SIDE, SIDE), (level, level, 0)))
-    (root / "values.csv").write_text("file,red,green\n0.png,0.2,0.3\n1.png,0.4,0.5\n2.png,0.6,1.0\n")
+    (root / "values.csv").write_text(text)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +93,7 @@ def test_each_task_has_its_scores(agent, files, distant, place, framework):
         path = files / model
         answer = agent(
             *("predict", "dataset", f"--model_name={model}", f"--framework_name={framework}", *where),
-            *(f"--dataset_path={path / 'values.csv' if model == 'Means' else path}", "--num_file_parts=-1"),
+            *(f"--dataset_path={path / 'values.csv' if model[0] == 'M' else path}", "--num_file_parts=-1"),
             *("--batch_size=2", "--publish", "--publish_predictions"),
         )
         assert answer.code == 0, answer.stderr

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.metrics import brier_score_loss, log_loss
 
 import inferometer
 from inferometer.manifests.errors import ConfigurationError
@@ -209,12 +210,99 @@ def test_labels(score: Any, tmp_path: Path) -> None:
     data, rows = class_folders(tmp_path / "data"), tmp_path / "out.csv"
     rows.write_text("id,label\ncat/0.png,cat\ncat/1.png,dog\ndog/0.png,dog\ndog/1.png,Dog\n")
     answer = score("classification", rows, data, "-f", "csv")
-    assert figures(answer) == {"top-1": 0.75}
+    # of cat and dog: precision 1 and 2/3, recall 1/2 and 1
+    few = {"top-1": 0.75, "precision": 5 / 6, "recall": 0.75, "F1": (2 / 3 + 4 / 5) / 2}
+    assert figures(answer) == pytest.approx(few)
     named = tmp_path / "labels.txt"
     named.write_text("dog\ncat\nbird\n")
     whole = tmp_path / "out.json"
     whole.write_text(json.dumps({"cat/0.png": 1, "cat/1.png": 2, "dog/0.png": 0, "dog/1.png": 0}))
-    assert figures(score("classification", whole, data, "-f", "csv", f"--labels={named}")) == {"top-1": 0.75}
+    assert figures(score("classification", whole, data, "-f", "csv", f"--labels={named}"))["top-1"] == 0.75
+
+
+CLASSES = {"cat/0.png": (0.7, 0.2, 0.1), "cat/1.png": (0.3, 0.6, 0.1), "dog/0.png": (0, 1, 0)}
+CLASSES |= {"dog/1.png": (0.4, 0.5, 0.1)}
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "json of lists", "json of objects", "npz"])
+@pytest.mark.parametrize("task", ["classification", "text_classification"])
+def test_probabilities(score: Any, tmp_path: Path, form: str, task: str) -> None:
+    data, out = class_folders(tmp_path / "data"), tmp_path / f"out.{form.split()[0]}"
+    labels, rows = ["cat", "dog", "bird"], CLASSES.items()
+    if form == "csv":  # in another order than the labels
+        lines = ["id,bird,Dog,cat", *(f"{key},{c},{b},{a}" for key, (a, b, c) in rows)]
+        out.write_text("\n".join(lines))
+    elif form == "jsonl":
+        out.write_text("\n".join(json.dumps({"id": key, "probabilities": each}) for key, each in rows))
+    elif form == "json of lists":
+        out.write_text(json.dumps(CLASSES))
+    elif form == "npz":
+        np.savez(out, probabilities=np.array([*CLASSES.values()]), ids=[*CLASSES])
+    else:
+        out.write_text(json.dumps({key: dict(zip(labels, each, strict=True)) for key, each in rows}))
+    named = tmp_path / "labels.txt"
+    named.write_text("\n".join(labels))
+    answer = score(task, out, data, "-f", "csv", f"--labels={named}")
+    found, true = figures(answer), [0, 0, 1, 1]
+    assert found["log loss"] == pytest.approx(log_loss(true, [*CLASSES.values()], labels=range(3)))
+    assert found["Brier"] == pytest.approx(brier_score_loss(true, [*CLASSES.values()], labels=range(3)))
+    # in the bins of 1/2, 3/5, 7/10 and 1
+    assert found["ECE"] == pytest.approx((0.5 + 0.6 + 0.3 + 0) / 4)
+    assert found["top-1" if task == "classification" else "accuracy"] == 0.75
+    assert ("top-5" in found) is (task == "classification")
+    rows = score(task, out, data, "-f", "csv", f"--labels={named}", "--per_class").rows
+    assert [(row["class"], row["true_count"], row["recall"]) for row in rows] == [
+        ("cat", "2", "0.5"), ("dog", "2", "1.0")
+    ]  # fmt: skip
+    if form in ("csv", "json of objects"):  # which name their classes
+        again = figures(score(task, out, data, "-f", "csv"))
+        assert again == pytest.approx(found)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "text", "message"),
+    [
+        ("csv", "id,cat,dog\ncat/0.png,0.5,x\n", 'line 2: "x" is not a number'),
+        ("csv", "id,cat,Cat\ncat/0.png,0.5,0.5\n", "does not have one probability for each of the 2 classes"),
+        ("csv", "id,cat,cat\ncat/0.png,0.5,0.5\n", "line 1 names no columns id and numbers"),
+        ("json", '{"cat/0.png": [0.5, 0.2, 0.3]}', "does not have one probability for each of the 2 classes"),
+        (
+            "json",
+            '{"cat/0.png": {"cat": 0.5, "dog": 0.5}, "dog/0.png": {"cat": 1, "cow": 0}}',
+            '"dog/0.png": does',
+        ),
+        ("jsonl", '{"id": "cat/0.png", "probabilities": "x"}', '"x" is not a number'),
+        ("csv", "id,cat,dog\ncat/0.png,nan,1\n", "cat/0.png: a probability is not finite"),
+    ],
+)
+def test_wrong_probabilities_are_refused(
+    score: Any, tmp_path: Path, suffix: str, text: str, message: str
+) -> None:
+    out = tmp_path / f"out.{suffix}"
+    out.write_text(text)
+    answer = score("classification", out, class_folders(tmp_path / "data"))
+    assert (answer.code, message in answer.error) == (4, True), answer.error
+
+
+def test_several_labels(score: Any, tmp_path: Path) -> None:
+    data, out = coco(tmp_path, 4), tmp_path / "out.csv"  # the first two have a cat, no image has a dog
+    out.write_text("id,labels\n1,cat\n2,cat|dog\n3,\n4,\n")
+    wanted = {"micro F1": 4 / 5, "macro F1": 1 / 2, "subset accuracy": 3 / 4, "Hamming loss": 1 / 8}
+    assert figures(score("multilabel", out, data, "-f", "csv")) == pytest.approx(wanted)
+    out.write_text("id,cat,dog\n1,0.9,0.1\n2,0.4,0.3\n3,0.6,0.2\n4,0,0\n")
+    found = figures(score("multilabel", out, data, "-f", "csv", "--label_threshold=0.4"))
+    assert found["mAP"] == pytest.approx((1 + 2 / 3) / 2 / 2)  # no dog is there, whose precision is 0
+    assert found["micro F1"] == pytest.approx(4 / 5)
+    lines = tmp_path / "out.jsonl"
+    lines.write_text(
+        "\n".join(
+            json.dumps({"id": n, "labels": found})
+            for n, found in zip((1, 2, 3, 4), (["cat"], ["Dog"], [], []), strict=True)
+        )
+    )
+    assert figures(score("multilabel", lines, data, "-f", "csv"))["subset accuracy"] == 3 / 4
+    lines.write_text('{"id": 1, "labels": ["cow"]}')
+    assert 'label "cow" is not one of the' in score("multilabel", lines, data).error
 
 
 def test_a_part_of_a_label_is_no_label(score: Any, tmp_path: Path) -> None:
@@ -229,7 +317,7 @@ def test_a_part_of_a_label_is_no_label(score: Any, tmp_path: Path) -> None:
     synsets = class_folders(tmp_path / "synsets", ("n01", "n02"), 1)
     named.write_text("n01 tench, Tinca tinca\nn02 goldfish\n")
     rows.write_text("id,label\nn01/0.png,n01\nn02/0.png,n02 goldfish\n")
-    assert figures(score("classification", rows, synsets, "-f", "csv", f"--labels={named}")) == {"top-1": 1.0}
+    assert figures(score("classification", rows, synsets, "-f", "csv", f"--labels={named}"))["top-1"] == 1.0
 
 
 @pytest.mark.parametrize("label", [True, None, 1.5, ["cat"], {"cat": 1}])

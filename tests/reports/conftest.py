@@ -22,6 +22,7 @@ from inferometer.evaluators.tasks.accuracy import Accuracy
 from inferometer.evaluators.tasks.metric import Score, ScoreInterval, TaskResult
 from inferometer.manifests.loader import parse_manifest
 from inferometer.manifests.schema import ModelManifest
+from tests.evaluations import changed
 from tests.ingestion_evaluations import few, many
 from tests.reported_operators import operators_in
 from tests.reported_operators import several as operators
@@ -200,5 +201,8 @@ def given(
     together = make_training(system, ranks=2, whole_ms=11.0, communicate_ms=1.0)
     loads |= {name: [alone, together] for name in ("training", "training_steps", "weak_scaling")}
     loads["strong_scaling"] = [halved, together]
+    each = {"labels": ["cat", "dog"], "F1": [0.5, 0.25], "true": [3, 1], "predicted": [2, 2]}
+    scores = TaskResult("classification", "F1", 4, (Score("F1", 0.375),), {"per_class": each})
+    loads["classes"] = [changed(evaluation, task_result=scores) for evaluation in shallow]
     loads["operators"] = [operators(shallow[0]), operators_in("MXNet", shallow[0])]
     return {name: loads.get(name, shallow if name in SHALLOW else deep) for name in PLOTS}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.batches.plot import drawing_of
 from inferometer.evaluators.tasks.metric import Score, ScoreInterval, TaskResult
 from tests.evaluations import changed
-from tests.reports.pictures import HOSTILE, picture, texts
+from tests.reports.pictures import HOSTILE, picture, rows_of, texts
 
 HALF = ScoreInterval(0.4, 0.6)
 
@@ -109,6 +111,44 @@ def test_the_matrix_of_a_classification_has_the_names_of_its_classes(evaluations
     assert isinstance(bars, BarChart)
     assert isinstance(matrix, MatrixChart)
     assert (matrix.rows, matrix.shares) == (("0  cat", "1  dog"), ((0.75, 0.25), (0.0, 1.0)))
+
+
+@pytest.mark.parametrize(
+    ("details", "expected"),
+    [
+        (
+            {"per_class": {"labels": ["a", "b"], "F1": [1.0, 0.5], "ECE": [0.1, 0.2], "true": [3, 4]}},
+            [("a", 1.0, None, None, 3), ("b", 0.5, None, None, 4)],
+        ),
+        (
+            {"classes": ["a", "b"], "class_iou": [0.5, None]},
+            [("a", None, None, 0.5, None), ("b",) + (None,) * 4],
+        ),
+        (
+            {"classes": [{"name": "a", "objects": 2, "predictions": 3, "AP": 0.5, "AP50": 1.0}]},
+            [("a", None, 0.5, None, 2)],
+        ),
+        ({}, []),
+    ],
+)
+def test_each_class_of_every_task_has_a_row(
+    evaluations: list[Evaluation], details: dict[str, Any], expected: list[tuple[Any, ...]]
+) -> None:
+    evaluation = changed(evaluations[0], task_result=result("any", Score("F1", 0.5), **details))
+    rows = rows_of("classes", [evaluation, evaluations[1]])
+    keys = ("class", "f1", "average_precision", "iou", "true_count")
+    assert [tuple(row[key] for key in keys) for row in rows] == expected
+
+
+def test_of_many_classes_the_lowest_are_drawn(evaluations: list[Evaluation]) -> None:
+    each = {"labels": [f"c{place}" for place in range(25)], "F1": [place / 25 for place in range(25)]}
+    scored = result("classification", Score("F1", 0.5), per_class=each)
+    [chart] = picture("classes", [changed(evaluations[0], task_result=scored)]).charts
+    assert isinstance(chart, BarChart)
+    assert (chart.axis, [row.label.name for row in chart.rows]) == (
+        "F1",
+        [f"c{place}" for place in range(20)],
+    )
 
 
 def test_nothing_is_drawn_of_no_score() -> None:

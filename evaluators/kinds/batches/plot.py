@@ -162,6 +162,7 @@ def thinned(points: list[tuple[float, float]], most_points: int) -> list[tuple[f
 
 
 _KEYS = {"top-1": "top1_accuracy", "top-5": "top5_accuracy"}
+_CLASS_KEYS = {"f1": "F1", "average_precision": "AP", "iou": "IoU"}
 _SCORE, _CURVE = "score", "precision"
 _CLASSIFICATION, _REGRESSION = "classification", "regression"
 _MOST_CLASSES = 20
@@ -195,6 +196,30 @@ class AccuracyPlot(Plot[BatchMeasurement]):
                 charts += _matrix(label_of(evaluation), result.details)
         said = ["Counted over the inputs with a label and a prediction."] if of_classes else []
         return _drawing("Scores" if others else "Accuracy", charts, (*said, *notes), classes=bool(of_classes))
+
+
+class ClassesPlot(Plot[BatchMeasurement]):
+    """Bars of the F1, average precision or IoU of each class; of many classes, the lowest."""
+
+    def shows(self, row: Row) -> bool:
+        """Returns whether the row has one of these scores."""
+        return any(row[key] is not None for key in _CLASS_KEYS)
+
+    def drawing(self, chosen: Chosen[BatchMeasurement], notes: Sequence[str]) -> Drawing:
+        """Returns a chart for each evaluation."""
+        charts = []
+        for evaluation, rows in chosen:
+            key = next(key for key in _CLASS_KEYS if rows[0][key] is not None)
+            known = [(number(row[key]), str(row["class"])) for row in rows if row[key] is not None]
+            bars = tuple(
+                BarRow(Label(name), (Bar(value, _SCORE, f"{value:.4f}", f"{name}: {value:.6g}"),))
+                for value, name in sorted(known, key=lambda each: each[0])[:_MOST_CLASSES]
+            )
+            charts.append(BarChart(label_of(evaluation), _CLASS_KEYS[key], bars, whole=1))
+        said = f"Of more than {_MOST_CLASSES} classes, those with the lowest scores are shown."
+        return Drawing(
+            title="Scores of the classes", charts=tuple(charts), groups=(_SCORE,), notes=(said, *notes)
+        )
 
 
 def drawing_of(result: TaskResult, name: str) -> Drawing | None:

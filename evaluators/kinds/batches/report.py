@@ -15,6 +15,8 @@ from inferometer.evaluators.kinds.summary import figures_text, interval_rows
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,
     EVALUATION_COLUMNS,
+    NAME_COLUMNS,
+    STABILITY_COLUMN,
     STATUS_COLUMN,
     Column,
     Report,
@@ -22,6 +24,7 @@ from inferometer.evaluators.reports.base import (
     Table,
     Value,
     describe,
+    describe_names,
     time_columns,
     time_values,
 )
@@ -169,6 +172,49 @@ class AccuracyReport(Report[BatchMeasurement]):
             for task, of_one in sorted(of_task.items(), key=lambda each: each[0] != CLASSIFICATION)
         ]
         return tables or [_class_table(self, [])]
+
+
+_OF_CLASS = {
+    "f1": "F1",
+    "precision": "precision",
+    "recall": "recall",
+    "average_precision": "AP",
+    "iou": "IoU",
+    "calibration_error": "ECE",
+    "true_count": "true",
+    "predicted_count": "predicted",
+}
+CLASS_COLUMNS = (Column("class", "class"), *(Column(key, name, 4) for key, name in _OF_CLASS.items()))
+"""The figures of a class; those that its task lacks are empty."""
+
+
+def class_rows(result: TaskResult | None) -> Iterator[dict[str, Value]]:
+    """Yields the values of ``CLASS_COLUMNS`` for each class that the details of a result contain."""
+    details = result.details if result else {}
+    found = details.get("per_class", {})
+    if "class_iou" in details:
+        found = {"labels": details["classes"], "IoU": details["class_iou"]}
+    elif "classes" in details:
+        names = {"labels": "name", "true": "objects", "predicted": "predictions", "AP": "AP"}
+        found = {name: [each[key] for each in details["classes"]] for name, key in names.items()}
+    for place, label in enumerate(found.get("labels", ())):
+        figures = {key: found[name][place] if name in found else None for key, name in _OF_CLASS.items()}
+        yield {"class": label, **figures}
+
+
+class ClassesReport(Report[BatchMeasurement]):
+    """One row for each class of each evaluation, with its scores."""
+
+    name = "classes"
+    summary = "the scores of each class, such as F1, average precision or IoU"
+    takes = (BatchMeasurement,)
+    columns = (*NAME_COLUMNS, *CLASS_COLUMNS, STABILITY_COLUMN)
+
+    def rows(self, evaluations: Sequence[Evaluation[BatchMeasurement]]) -> Iterator[Row]:
+        """Yields the classes of each evaluation, in the order of the model's labels."""
+        for evaluation in evaluations:
+            for row in class_rows(evaluation.measurement.task_result):
+                yield {**describe_names(evaluation), **row}
 
 
 def score_values(result: TaskResult | None) -> dict[str, Value]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from inferometer.agent.preprocessing.inputs import Text
-from inferometer.evaluators.datasets.base import AcceptedAnswers, Dataset, TargetValues
+from inferometer.evaluators.datasets.base import AcceptedAnswers, ClassNames, Dataset, TargetValues
 from inferometer.evaluators.datasets.opening import backend_of, may_hold_tensors, open_path
 from inferometer.manifests.errors import DatasetError
 
@@ -169,6 +169,11 @@ GOOD = '{"text": "a"}\n'
         ('{"text": "a", "label": 1.5}', "line 1: label is neither a text nor a whole number"),
         ('{"text": "a", "label": true}', "line 1: label is neither"),
         ('{"text": "a", "label": " "}', "line 1: label is empty"),
+        ('{"text": "a", "labels": {"x": 1}}', "line 1: labels is .* not a list"),
+        ('{"text": "a", "labels": ["x", 1.5]}', "line 1: the label 1.5 is neither a text nor a whole number"),
+        ('{"text": "a", "labels": "x||y"}', 'line 1: the label "" is neither'),
+        ('{"text": "a", "labels": "[1"}', "line 1: labels: is not JSON"),
+        ('{"text": "a", "labels": ["x"], "answer": "y"}', "line 1: has answer and labels"),
         ('{"text": "a", "answers": [1]}', "line 1: answers is not a list of texts"),
         ('{"text": "a", "answers": "x"}', "line 1: answers is not a list; write it as in JSON"),
         ('{"text": "a", "answer": "x", "target": [1]}', "line 1: has answer and target"),
@@ -202,3 +207,12 @@ def test_a_bad_line_of_json_is_named(tmp_path: Path, content: str | bytes, messa
 def test_a_bad_line_of_a_csv_is_named(tmp_path: Path, content: str | bytes, message: str) -> None:
     with pytest.raises(DatasetError, match=message):
         opened(tmp_path, "a.csv", content)
+
+
+def test_several_labels_are_a_list_or_between_bars(tmp_path: Path) -> None:
+    lines = '{"text": "a", "labels": ["x", 2, "x"]}\n{"text": "b", "labels": []}\n{"text": "c"}'
+    truths = [sample.truth for sample in opened(tmp_path, "a.jsonl", lines)]
+    assert truths == [ClassNames(("x", "2")), ClassNames(()), None]
+    table = 'text,labels\na, x |y\nb,\nc,"[""x|y""]"\n'
+    truths = [sample.truth for sample in opened(tmp_path, "a.csv", table)]
+    assert truths == [ClassNames(("x", "y")), ClassNames(()), ClassNames(("x|y",))]

@@ -15,10 +15,11 @@ from sklearn.calibration import calibration_curve
 
 from inferometer.agent.preprocessing.inputs import Tensor
 from inferometer.agent.tasks.predictions import Classifications, Values
-from inferometer.evaluators.datasets.base import Sample, TargetValues
+from inferometer.evaluators.datasets.base import ClassNames, Sample, TargetValues
 from inferometer.evaluators.intervals import LEAST_SAMPLES
 from inferometer.evaluators.tasks.metric import TaskMetric, TaskResult
-from tests.unit.evaluators.tasks.metric_cases import metric_of, scored
+from inferometer.manifests.errors import DatasetError, PredictionError
+from tests.unit.evaluators.tasks.metric_cases import metric_of, sample_of, scored
 
 CASES = range(200)
 
@@ -181,6 +182,69 @@ def test_macro_scores_have_intervals_from_pairs_that_occur_often() -> None:
         assert found.interval is not None
         assert found.value is not None
         assert found.interval.low < found.value < found.interval.high < 1.1 * found.value
+
+
+@pytest.mark.parametrize("seed", CASES)
+def test_multilabel_classification(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    samples, classes = int(random.integers(1, 40)), int(random.integers(1, 6))
+    true = random.random((samples, classes)) < random.random(classes) * 0.8  # some classes are absent
+    probabilities = np.round(random.random((samples, classes)), int(random.integers(1, 4)))  # with ties
+    names = tuple(f"c{place}" for place in range(classes))
+    metric, rows = metric_of("multilabel_classification", labels=names), ranked(probabilities)
+    for place, row in enumerate(true):
+        # as names, as an indicator of each class, or of each class by name in another order
+        truth: Any = ClassNames(tuple(name for name, there in zip(names, row, strict=True) if there))
+        if place % 3:
+            truth = (
+                TargetValues(row.astype(float))
+                if place % 3 == 1
+                else TargetValues(row[::-1] * 1.0, names[::-1])
+            )
+        metric.check(sample_of(truth))
+        metric.add(sample_of(truth), rows.row(place))
+    result, predicted = result_of(metric), probabilities >= 0.5
+    wanted = {
+        "mAP": reference.average_precision_score(true, probabilities, average="macro"),
+        "micro F1": reference.f1_score(true, predicted, average="micro") if classes > 1 else None,
+        "macro F1": reference.f1_score(true, predicted, average="macro") if classes > 1 else None,
+        "subset accuracy": reference.accuracy_score(true, predicted),
+        "Hamming loss": reference.hamming_loss(true, predicted),
+    }
+    for name, value in wanted.items():
+        assert value is None or result.score(name) == pytest.approx(value), name
+    precision, recall, f1, count = reference.precision_recall_fscore_support(
+        np.column_stack([true, true]), np.column_stack([predicted, predicted])
+    )
+    each = result.details["per_class"]
+    for name, values in (("precision", precision), ("recall", recall), ("F1", f1), ("true", count)):
+        assert each[name] == pytest.approx(values[:classes]), name
+
+
+def test_several_labels_have_intervals_and_wrong_ones_are_refused() -> None:
+    random = np.random.default_rng(1)
+    true = random.random((LEAST_SAMPLES, 3)) < 0.4
+    probabilities = np.clip(true * 0.4 + random.random(true.shape) * 0.6, 0, 1)
+    metric, rows = metric_of("multilabel_classification", labels=["a", "b", "c"]), ranked(probabilities)
+    for place, row in enumerate(true):
+        metric.add(sample_of(TargetValues(row * 1.0)), rows.row(place))
+    for score in result_of(metric).scores:
+        assert score.interval is not None
+        assert score.value is not None
+        assert score.interval.low < score.value < score.interval.high
+    for truth, message in (
+        (ClassNames(("d",)), 'class "d" is none of the 3 classes'),
+        (TargetValues(np.array([1.0, 0, 0, 1])), "its class 3 is none of the model's 3 classes"),
+        (TargetValues(np.array([0.5, 0, 0])), "has no list of labels"),
+    ):
+        with pytest.raises(DatasetError, match=message):
+            metric.add(sample_of(truth), rows.row(0))
+    with pytest.raises(PredictionError, match="does not have the probabilities of all 3 classes"):
+        metric.add(
+            sample_of(ClassNames(())), Classifications(np.array([[0, 1]]), np.ones((1, 2), np.float32))
+        )
+    metric.add(labelled(0, "b"), rows.row(0))
+    assert result_of(metric).samples == LEAST_SAMPLES + 1
 
 
 def test_correlations_have_intervals_around_them_and_none_from_few_or_too_many() -> None:
