@@ -12,15 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    PrivateAttr,
-    ValidationInfo,
-    WithJsonSchema,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, PrivateAttr, WithJsonSchema, field_validator, model_validator
 from pydantic.functional_validators import AfterValidator
 
 from inferometer.manifests.fields import Checksum, Name, Part, PerChannel, full_dimensions
@@ -287,14 +279,11 @@ class TextParameters(Part):
         """The name of the input for the ids."""
         return self.layers.ids
 
-    @field_validator("window_overlap")
-    @classmethod
-    def _of_the_second(cls, value: int | None, info: ValidationInfo) -> int | None:
-        if value is not None and info.data.get("truncation") is not Truncation.ONLY_SECOND:
-            raise ValueError(
-                "requires truncation: only_second, which is the text that is divided into windows"
-            )
-        return value
+    @model_validator(mode="after")
+    def _windows_of_the_second(self) -> TextParameters:
+        if self.window_overlap is not None and self.truncation is not Truncation.ONLY_SECOND:
+            raise ValueError("window_overlap requires truncation: only_second, the text that has windows")
+        return self
 
     @field_validator("layers", mode="before")
     @classmethod

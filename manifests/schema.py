@@ -366,10 +366,8 @@ class ModelManifest(Manifest):
 
     @model_validator(mode="after")
     def _answers_in_windows(self) -> ModelManifest:
-        overlaps = [getattr(each.parameters, "window_overlap", None) for each in self.inputs]
-        if overlaps != [None] * len(overlaps) and (
-            len(overlaps) > 1 or self.output.type != "question_answering"
-        ):
+        overlaps = {getattr(each.parameters, "window_overlap", None) for each in self.inputs}
+        if overlaps != {None} and (len(self.inputs) > 1 or self.output.type != "question_answering"):
             raise ValueError("window_overlap is for the only input of a model for question_answering")
         return self
 

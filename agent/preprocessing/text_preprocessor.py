@@ -92,11 +92,7 @@ class TextTokenizer:
         """The library and its version, which determines the tokens."""
         return {"tokenizers": metadata.version("tokenizers")}
 
-    def __call__(self, text: Text) -> Tokens:
-        """Returns the tokens of a text, or of its first window; see ``windows``."""
-        return self.windows(text)[0]
-
-    def windows(self, text: Text) -> list[Tokens]:
+    def __call__(self, text: Text) -> list[Tokens]:
         """Returns the tokens of each window of a text; one window unless ``window_overlap`` is given.
 
         Raises:
@@ -228,11 +224,9 @@ class TextPreprocessor(Preprocessor):
         """
         if not isinstance(payload, Text):
             raise InputError(f"the model takes texts; found {type(payload).__name__.lower()} data")
-        tokens, *further = self._tokenize.windows(payload)
-        self._latest.text = (
-            payload,
-            replace(tokens.text, further=tuple(each.text.offsets for each in further)),
-        )
+        tokens, *further = self._tokenize(payload)
+        text = replace(tokens.text, further=tuple(each.text.offsets for each in further))
+        self._latest.text = payload, text
         windows = [self._rows(each) for each in (tokens, *further)]
         if self.splits:
             return {each.name: padded(each, [rows[each.name] for rows in windows]) for each in self.tensors}
@@ -264,7 +258,7 @@ class TextPreprocessor(Preprocessor):
     def write(self, payload: Payload, out: NDArray[Any]) -> None:
         """Writes only the padded numbers of the tokens."""
         tokens = self._tokenize(payload) if isinstance(payload, Text) else None
-        if tokens is None or len(tokens.ids) > len(out):
+        if tokens is None or len(tokens[0].ids) > len(out):
             raise InputError(f"the model takes texts of at most {len(out)} tokens")
         out[...] = self._tokenize.padding_id
-        out[: len(tokens.ids)] = tokens.ids
+        out[: len(tokens[0].ids)] = tokens[0].ids

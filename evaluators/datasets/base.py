@@ -58,7 +58,7 @@ class Federated:
         absent: The classes that have no object in the image, as was checked.
         incomplete: The classes of which not all objects are annotated.
         frequencies: The frequency of each class in the training images: ``r``, ``c`` or ``f`` (rare, common
-            or frequent); the same for all images.
+            or frequent), empty if unknown; the same for all images.
     """
 
     absent: frozenset[str]

@@ -274,10 +274,6 @@ class CocoDataset(StoredDataset):
         image = self._images[index]
         return Sample(printable(str(image.number)), partial(read_image, image.path), truth=image.truth)
 
-    def labels(self) -> frozenset[str]:
-        """Returns no names: an image has no class of its own."""
-        return frozenset()
-
     def files(self) -> Iterator[Path]:
         """Yields the file of the annotations, and the files of the images."""
         yield self._file
@@ -364,12 +360,12 @@ def _federated(
         return {}
     frequencies: dict[str, str] = {}
     for entry in content["categories"]:
-        if (frequency := entry.get("frequency")) is not None:
-            if frequency not in FREQUENCIES:
-                raise DatasetError(
-                    f"{file}: category {entry['id']} has frequency {shown(frequency)}; allowed: r, c or f"
-                )
-            frequencies[categories[entry["id"]]] = frequency
+        frequency = entry.get("frequency", "")
+        if frequency not in ("", *FREQUENCIES):
+            raise DatasetError(
+                f"{file}: category {entry['id']} has frequency {shown(frequency)}; allowed: r, c or f"
+            )
+        frequencies[categories[entry["id"]]] = frequency
     return {
         entry["id"]: Federated(
             _named(file, entry, _ABSENT, categories),

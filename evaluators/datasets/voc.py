@@ -62,10 +62,6 @@ class VocDataset(StoredDataset):
         truth = partial(_read_annotation, self._annotations / f"{name}.xml")
         return Sample(printable(name), partial(read_image, picture), truth=truth)
 
-    def labels(self) -> frozenset[str]:
-        """Returns no names: an image has no class of its own."""
-        return frozenset()
-
     def files(self) -> Iterator[Path]:
         """Yields the files of the annotations and the images."""
         for name in self._ids:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from importlib import metadata
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pycocotools import mask as coco_mask
 from pycocotools.cocoeval import COCOeval
 
-from inferometer.evaluators.datasets.base import Polygons, RunLengths
+from inferometer.evaluators.datasets.base import Federated, Polygons, RunLengths
 from inferometer.evaluators.datasets.coco import FREQUENCIES, Annotation
 from inferometer.evaluators.intervals import RESAMPLES, ScoreInterval, bootstrap_intervals
 from inferometer.evaluators.tasks.metric import Score, score_within
@@ -33,8 +33,6 @@ _HALF, _THREE_QUARTERS = 0, 5  # the places of 0.5 and 0.75 among the thresholds
 _MOST_OF_LVIS = 300
 """The number of detections in an image that LVIS judges."""
 _VOC = ("VOC_AP", "VOC2007_AP")
-_OF_CLASS = len(_VOC) + 101
-_LEAST_OVERLAP = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,61 +50,72 @@ class ObjectFigures:
     precision: Sequence[float]
 
 
-@dataclass(frozen=True, slots=True)
-class Federation:
-    """What the truths of a federated dataset such as LVIS leave open.
-
-    Attributes:
-        absent: The indices of an image and a class for the pairs that are known to have no object.
-        incomplete: The same for the pairs of which not all objects are annotated.
-        frequencies: The frequency of classes in the training images by their index: ``r``, ``c`` or ``f``.
-    """
-
-    absent: Set[tuple[int, int]]
-    incomplete: Set[tuple[int, int]]
-    frequencies: Mapping[int, str]
-
-
 class _Evaluation(COCOeval):  # type: ignore[misc]  # pycocotools has no types
-    """COCO's evaluation, or with a federation LVIS's, applied to annotations that are in memory."""
+    """COCO's evaluation of annotations that are in memory; ``plain`` objects are only ignored, no crowds."""
 
     def __init__(
         self,
         truths: Sequence[Annotation],
         predictions: Sequence[Annotation],
+        images: int,
         kind: str,
-        federation: Federation | None,
+        *,
+        plain: bool = False,
     ) -> None:
         super().__init__(iouType=kind)
+        self.params.imgIds = list(range(images))
+        self.params.catIds = sorted({each.category for each in truths})
         self._annotations = truths, predictions
-        self._federation = federation
-        if federation is not None:
-            self.params.maxDets = [_MOST_OF_LVIS]
+        self._plain = plain
 
     def _prepare(self) -> None:
         tables: list[defaultdict[tuple[int, int], list[dict[str, Any]]]] = []
         for given in self._annotations:
             found = defaultdict(list)
             for number, annotation in enumerate(given, start=1):
-                written = _as_coco(annotation, number)
-                if self._federation is not None:
+                written = annotation.as_coco(number)
+                if annotation.box is None:
+                    written["bbox"] = coco_mask.toBbox(written["segmentation"]).tolist()
+                if self._plain:
                     written["iscrowd"] = 0
                 found[annotation.image, annotation.category].append(written)
             tables.append(found)
         self._gts, self._dts = tables
 
+
+class _LvisEvaluation(_Evaluation):
+    """LVIS's evaluation; see ``evaluate``."""
+
+    def __init__(
+        self,
+        truths: Sequence[Annotation],
+        predictions: Sequence[Annotation],
+        kind: str,
+        names: Mapping[int, str],
+        federated: Sequence[Federated],
+    ) -> None:
+        objects = [each for each in truths if each.area > 0]
+        known = {(each.image, each.category) for each in objects}
+        of_image: defaultdict[int, list[Annotation]] = defaultdict(list)
+        for each in sorted(predictions, key=lambda each: -each.score):
+            of_image[each.image].append(each)
+        judged = [
+            each
+            for found in of_image.values()
+            for each in found[:_MOST_OF_LVIS]
+            if (each.image, each.category) in known
+            or names.get(each.category) in federated[each.image].absent
+            if each.area > 0  # as in lvis.LVIS.get_ann_ids
+        ]
+        super().__init__(objects, judged, len(federated), kind, plain=True)
+        self.params.maxDets = [_MOST_OF_LVIS]
+        self._names, self._federated = names, federated
+
     def evaluateImg(self, *place: Any) -> dict[str, Any] | None:  # noqa: N802 - the name is pycocotools'
         found: dict[str, Any] | None = super().evaluateImg(*place)
-        if found is not None and self._federation is not None and place[:2] in self._federation.incomplete:
+        if found is not None and self._names[place[1]] in self._federated[place[0]].incomplete:
             found["dtIgnore"] = (found["dtIgnore"] > 0) | (found["dtMatches"] == 0)
         return found
-
-
-def _as_coco(annotation: Annotation, number: int = 1) -> dict[str, Any]:
-    written = annotation.as_coco(number)
-    if annotation.box is None:
-        written["bbox"] = coco_mask.toBbox(written["segmentation"]).tolist()
-    return written
 
 
 def evaluate(
@@ -114,7 +123,8 @@ def evaluate(
     predictions: Sequence[Annotation],
     images: int,
     kind: Literal["bbox", "segm"],
-    federation: Federation | None = None,
+    names: Mapping[int, str],
+    federated: Sequence[Federated] | None = None,
 ) -> ObjectFigures:
     """Returns COCO's figures over the images 0…``images`` - 1 and the classes that they contain.
 
@@ -123,7 +133,7 @@ def evaluate(
     Source: ``pycocotools.cocoeval.COCOeval`` with its own parameters: the precision at 101 recalls, the mean
     over ten thresholds of IoU from 0.5 to 0.95 and over the classes with an object that is not a crowd; at
     most 100 detections of a class in an image. Predictions of classes that no image contains are ignored.
-    With a federation, ``lvis.LVISEval`` 0.5.3: the 300 most certain detections in an image count, only of
+    For LVIS, ``lvis.LVISEval`` 0.5.3: the 300 most certain detections in an image count, only of
     classes that have an object there or are known to have none; one of an incomplete class that matches no
     object is not an error.
 
@@ -132,17 +142,19 @@ def evaluate(
         predictions: The detections.
         images: The number of images that were evaluated.
         kind: Whether boxes or masks are compared.
-        federation: What the truths of LVIS leave open; None for COCO's figures.
+        names: The names of the classes.
+        federated: What LVIS says about the classes of each image; None for COCO's figures.
     """
-    if federation is not None:
-        truths, predictions = _judged_by_lvis(truths, predictions, federation.absent)
-    evaluation = _Evaluation(truths, predictions, kind, federation)
-    evaluation.params.imgIds = list(range(images))
-    categories = evaluation.params.catIds = sorted({each.category for each in truths})
+    evaluation = _Evaluation(truths, predictions, images, kind)
+    frequencies: Sequence[str] | None = None
+    if federated is not None:
+        evaluation = _LvisEvaluation(truths, predictions, kind, names, federated)
+        of_name = federated[0].frequencies
+        frequencies = [of_name.get(names[each], "") for each in evaluation.params.catIds]
     with redirect_stdout(io.StringIO()):  # it prints its progress
         evaluation.evaluate()
         evaluation.accumulate()
-    values = _values(evaluation, None if federation is None else federation.frequencies)
+    values = _values(evaluation, frequencies)
     intervals = dict(zip(values, _intervals(evaluation, images), strict=False))
     precision = evaluation.eval["precision"][..., 0, _LAST]  # thresholds × recalls × classes
     half = precision[_HALF]
@@ -150,13 +162,13 @@ def evaluate(
         [_score(name, value, intervals.get(name)) for name, value in values.items()],
         {
             category: {"AP": _mean(precision[..., place]), "AP50": _mean(half[:, place])}
-            for place, category in enumerate(categories)
+            for place, category in enumerate(evaluation.params.catIds)
         },
         [float(value) for value in half[:, half[0] > -1].mean(axis=1)] if (half > -1).any() else [],
     )
 
 
-def _values(evaluation: COCOeval, frequencies: Mapping[int, str] | None) -> dict[str, float | None]:
+def _values(evaluation: COCOeval, frequencies: Sequence[str] | None) -> dict[str, float | None]:
     """Returns the figures by name; AP, AP50 and AP75 come first."""
     precision = evaluation.eval["precision"][..., _LAST]  # thresholds × recalls × classes × areas
     recall = evaluation.eval["recall"]  # thresholds × classes × areas × numbers of detections
@@ -167,28 +179,11 @@ def _values(evaluation: COCOeval, frequencies: Mapping[int, str] | None) -> dict
         **{f"AP_{name}": _mean(precision[..., area]) for area, name in enumerate(_AREAS) if area},
     }
     if frequencies is not None:
-        of_class = np.array([frequencies.get(each, "") for each in evaluation.params.catIds])
-        found |= {f"AP_{each}": _mean(precision[:, :, of_class == each, 0]) for each in FREQUENCIES}
+        chosen = {each: np.array(frequencies, str) == each for each in FREQUENCIES}
+        found |= {f"AP_{each}": _mean(precision[:, :, those, 0]) for each, those in chosen.items()}
     most = enumerate(evaluation.params.maxDets)
     found |= {f"AR{number}": _mean(recall[:, :, 0, place]) for place, number in most}
     return found | {f"AR_{name}": _mean(recall[..., area, _LAST]) for area, name in enumerate(_AREAS) if area}
-
-
-def _judged_by_lvis(
-    truths: Sequence[Annotation], predictions: Sequence[Annotation], absent: Set[tuple[int, int]]
-) -> tuple[list[Annotation], list[Annotation]]:
-    """Returns the objects and the detections that LVIS judges.
-
-    These are the 300 most certain detections in an image, if their class has an object there or is known to
-    have none. What has no area does not count, as in ``lvis.LVIS.get_ann_ids``.
-    """
-    objects = [each for each in truths if each.area > 0]
-    known = {(each.image, each.category) for each in objects} | absent
-    of_image: defaultdict[int, list[Annotation]] = defaultdict(list)
-    for each in sorted(predictions, key=lambda each: -each.score):
-        of_image[each.image].append(each)
-    best = (each for found in of_image.values() for each in found[:_MOST_OF_LVIS])
-    return objects, [each for each in best if each.area > 0 and (each.image, each.category) in known]
 
 
 def _score(name: str, value: float | None, interval: ScoreInterval | None) -> Score:
@@ -203,7 +198,7 @@ def _mean(values: NDArray[np.float64]) -> float | None:
 
 def _intervals(evaluation: COCOeval, images: int) -> list[ScoreInterval | None]:
     """Returns the intervals of AP, AP50 and AP75, from the matches in each image."""
-    resampled = _ResampledPrecision(evaluation.evalImgs, images, len(evaluation.params.catIds))
+    resampled = _ResampledPrecision(evaluation, images)
 
     def figures(weights: NDArray[np.int64]) -> tuple[float, float, float]:
         of_threshold = resampled.average_precision(weights)
@@ -228,42 +223,31 @@ def _bootstrapped(
     def drawn(indices: NDArray[np.int64]) -> Sequence[float]:
         return figures(np.bincount(indices, minlength=images))
 
-    everything = figures(np.ones(images, np.int64))
-    return bootstrap_intervals(drawn, images, count, min(RESAMPLES, affordable), around=everything)
+    whole = figures(np.ones(images, np.int64))
+    return bootstrap_intervals(drawn, images, count, min(RESAMPLES, affordable), around=whole)
 
 
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    """The detections of one class, the most certain first, as VOC judges them.
+class _VocEvaluation(_Evaluation):
+    """Matches at an IoU of 0.5 as VOC has them; see ``evaluate_voc``."""
 
-    Attributes:
-        images: int64, detections; the image of each.
-        hits: bool, detections.
-        misses: bool, detections; one that matches an ignored object is neither a hit nor a miss.
-        objects: int64, images; the number of objects to be found.
-    """
-
-    images: NDArray[np.int64]
-    hits: NDArray[np.bool_]
-    misses: NDArray[np.bool_]
-    objects: NDArray[np.int64]
-
-    def figures(self, weights: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Returns both figures of VOC, and the precision at the recalls 0, 0.01 … 1; NaN without objects.
-
-        Args:
-            weights: int64, images; how many times each image counts.
-        """
-        objects = int(self.objects @ weights)
-        if not objects:
-            return np.full(_OF_CLASS, np.nan)
-        found = np.cumsum(self.hits * weights[self.images])
-        precision = found / np.maximum(found + np.cumsum(self.misses * weights[self.images]), 1)
-        best = np.append(np.maximum.accumulate(precision[::-1])[::-1], 0.0)
-        area = np.diff(found, prepend=0) @ best[:-1] / objects
-        # compared in whole numbers: 3 of 10 objects are a recall of 0.3
-        points = best[np.searchsorted(100 * found, np.arange(101) * objects)]
-        return np.concatenate([[area, points[::10].mean()], points])
+    def evaluateImg(self, *place: Any) -> dict[str, Any] | None:  # noqa: N802 - the name is pycocotools'
+        truths, scores = self._gts[place[:2]], [each["score"] for each in self._dts[place[:2]]]
+        if not truths and not scores:
+            return None
+        matches, ignored = np.zeros((2, 1, len(scores)))
+        taken: set[int] = set()
+        for found, overlaps in enumerate(self.ious[place[:2]]):
+            best = int(np.argmax(overlaps))
+            if overlaps[best] >= self.params.iouThrs[0]:
+                ignored[0, found] = truths[best]["ignore"]
+                matches[0, found] = best not in taken
+                taken.add(best)
+        return {
+            "gtIgnore": [each["ignore"] for each in truths],
+            "dtIgnore": ignored,
+            "dtMatches": matches,
+            "dtScores": sorted(scores, reverse=True),
+        }
 
 
 def evaluate_voc(
@@ -283,72 +267,31 @@ def evaluate_voc(
     and ``VOCevaldet.m`` of the development kits: from 2010 on the area under the curve, and before the mean
     precision at the recalls 0, 0.1 … 1.
     """
-    objects, detections = _by_class(truths), _by_class(predictions)
-    categories = sorted(objects)
-    judged = [_judged(objects[each], detections[each], images, kind) for each in categories]
+    evaluation = _VocEvaluation(truths, predictions, images, kind, plain=True)
+    evaluation.params.iouThrs, evaluation.params.maxDets = np.array([0.5]), [len(predictions)]
+    evaluation.params.areaRng = evaluation.params.areaRng[:1]
+    with redirect_stdout(io.StringIO()):
+        evaluation.evaluate()
+    resampled = _ResampledPrecision(evaluation, images)
 
-    def figures(weights: NDArray[np.int64]) -> NDArray[np.float64]:
-        of_class = np.array([each.figures(weights) for each in judged]).reshape(-1, _OF_CLASS)
-        defined = of_class[~np.isnan(of_class[:, 0])]
-        return defined.mean(axis=0) if len(defined) else np.full(_OF_CLASS, np.nan)
+    def figures(weights: NDArray[np.int64]) -> tuple[float, float]:
+        [(areas, points)], present = resampled.curves(weights)
+        if not present.any():
+            return np.nan, np.nan
+        return float(areas[present].mean()), float(points[present, ::10].mean())
 
     whole = np.ones(images, np.int64)
-    means = figures(whole)
-    effort = sum(len(each.hits) for each in judged)
-    intervals = _bootstrapped(lambda weights: figures(weights)[:2].tolist(), images, 2, effort)
-    named = zip(_VOC, _known(means[:2]), intervals, strict=True)
+    [(areas, points)], present = resampled.curves(whole)
+    intervals = _bootstrapped(figures, images, 2, resampled.detections)
+    values = figures(whole) if present.any() else (None, None)
+    both = np.stack([areas, points[:, ::10].mean(axis=1)], axis=1).tolist()
     return ObjectFigures(
-        [_score(*each) for each in named],
+        [_score(*each) for each in zip(_VOC, values, intervals, strict=True)],
         {
-            category: dict(zip(_VOC, _known(each.figures(whole)[:2]), strict=True))
-            for category, each in zip(categories, judged, strict=True)
+            category: dict(zip(_VOC, of_class if there else (None, None), strict=True))
+            for category, of_class, there in zip(evaluation.params.catIds, both, present, strict=True)
         },
-        [] if np.isnan(means[0]) else means[2:].tolist(),
-    )
-
-
-def _by_class(given: Sequence[Annotation]) -> defaultdict[int, list[Annotation]]:
-    found: defaultdict[int, list[Annotation]] = defaultdict(list)
-    for each in given:
-        found[each.category].append(each)
-    return found
-
-
-def _known(values: NDArray[np.float64]) -> list[float | None]:
-    return [None if np.isnan(value) else float(value) for value in values]
-
-
-def _judged(objects: Sequence[Annotation], found: Sequence[Annotation], images: int, kind: str) -> _Judged:
-    """Returns the detections of a class as VOC judges them."""
-    shape = "bbox" if kind == "bbox" else "segmentation"
-    found = sorted(found, key=lambda each: (-each.score, each.image))
-    there: defaultdict[int, list[Annotation]] = defaultdict(list)
-    for each in objects:
-        there[each.image].append(each)
-    places: defaultdict[int, list[int]] = defaultdict(list)
-    for place, each in enumerate(found):
-        places[each.image].append(place)
-    hits, misses = np.zeros((2, len(found)), np.bool_)
-    for image, of_image in places.items():
-        truths = there[image]
-        shapes = (
-            [_as_coco(each)[shape] for each in given] for given in ([found[p] for p in of_image], truths)
-        )
-        overlaps = coco_mask.iou(*shapes, [0] * len(truths)) if truths else np.zeros((len(of_image), 1))
-        taken = set[int]()
-        for place, row in zip(of_image, overlaps, strict=True):
-            best = int(row.argmax())
-            if row[best] < _LEAST_OVERLAP or best in taken:
-                misses[place] = True
-            elif not truths[best].crowd:
-                hits[place] = True
-                taken.add(best)
-    counted = np.array([each.image for each in objects if not each.crowd], np.int64)
-    return _Judged(
-        np.array([each.image for each in found], np.int64),
-        hits,
-        misses,
-        np.bincount(counted, minlength=images),
+        points[present].mean(axis=0).tolist() if present.any() else [],
     )
 
 
@@ -359,20 +302,20 @@ class _ResampledPrecision:
     together, which changes no precision at a recall: within a group of hits the highest precision comes last.
 
     Args:
-        matches: ``COCOeval.evalImgs``, for each class, area and image.
+        evaluation: The evaluation, of whose areas only the first counts.
         images: The number of images.
-        classes: The number of classes.
 
     Attributes:
         detections: The number of detections that count.
     """
 
-    def __init__(self, matches: Sequence[Any], images: int, classes: int) -> None:
+    def __init__(self, evaluation: COCOeval, images: int) -> None:
+        matches, classes = evaluation.evalImgs, len(evaluation.params.catIds)
         scores: list[NDArray[np.float64]] = []
         self._objects = np.zeros((classes, images))
         parts: list[tuple[int, int, NDArray[np.bool_], NDArray[np.bool_]]] = []
         for category in range(classes):
-            begin = category * len(_AREAS) * images
+            begin = category * len(matches) // classes
             for image, match in enumerate(matches[begin : begin + images]):
                 if match is None:
                     continue
@@ -388,7 +331,7 @@ class _ResampledPrecision:
         self.detections = len(order)
         self._classes = classes
         self._of_class, self._of_image = category_of[order], image_of[order]
-        empty = np.zeros((10, 0), np.bool_)
+        empty = np.zeros((len(evaluation.params.iouThrs), 0), np.bool_)
         self._hits = np.concatenate([part[2] for part in parts] or [empty], axis=1)[:, order]
         self._misses = np.concatenate([part[3] for part in parts] or [empty], axis=1)[:, order]
         self._begins = np.searchsorted(self._of_class, np.arange(classes))
@@ -401,21 +344,30 @@ class _ResampledPrecision:
         Args:
             weights: int64, images; how many times each image counts.
         """
-        objects = self._objects @ weights
-        present = objects > 0
+        curves, present = self.curves(weights)
         if not present.any():
             return np.full(len(self._hits), np.nan)
+        return np.array([points[present].mean() for _, points in curves])
+
+    def curves(
+        self, weights: NDArray[np.int64]
+    ) -> tuple[list[tuple[NDArray[np.float64], NDArray[np.float64]]], NDArray[np.bool_]]:
+        """Returns the curves of precision for each threshold of IoU, and which classes have an object.
+
+        A curve is, for each class, the area under it, and the precision at the recalls 0, 0.01 … 1.
+        """
+        objects = self._objects @ weights
         of_detection = weights[self._of_image].astype(np.float64)
         found = [
-            self._precision(hits * of_detection, misses * of_detection, objects)[present].mean()
+            self._curve(hits * of_detection, misses * of_detection, objects)
             for hits, misses in zip(self._hits, self._misses, strict=True)
         ]
-        return np.array(found)
+        return found, objects > 0
 
-    def _precision(
+    def _curve(
         self, hits: NDArray[np.float64], misses: NDArray[np.float64], objects: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """Returns the average precision of each class at one threshold.
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Returns the curve at one threshold.
 
         Each step processes all classes at once: their values are separated by adding twice the number of the
         class, which exceeds any precision or recall.
@@ -425,13 +377,13 @@ class _ResampledPrecision:
         precision = right / (right + wrong + np.spacing(1))
         backwards = (2.0 * self._classes - apart + precision)[::-1]
         best = np.maximum.accumulate(backwards)[::-1] - (2.0 * self._classes - apart)
-        recall = right / np.where(objects > 0, objects, 1.0)[self._of_class] + apart
+        objects = np.where(objects > 0, objects, 1.0)
+        recall = right / objects[self._of_class] + apart
         wanted = (2.0 * np.arange(self._classes))[:, np.newaxis] + self._recalls
         places = np.searchsorted(recall, wanted - 1e-12)
         reached = places < self._ends[:, np.newaxis]
         at_recall = np.where(reached, np.append(best, 0.0)[np.minimum(places, len(best))], 0.0)
-        of_class: NDArray[np.float64] = at_recall.mean(axis=1)
-        return of_class
+        return np.bincount(self._of_class, best * hits, self._classes) / objects, at_recall
 
     def _within_class(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Returns, for each detection, the sum of values of its class up to it."""

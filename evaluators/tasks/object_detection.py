@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -107,19 +107,21 @@ class DetectionMetric(TaskMetric):
                 each._replace(mask=average_precision.mask_of(each, *self._sizes[each.image]))
                 for each in found
             ]
-        places = self._places()
+        order = self._order()
+        places = {image: place for place, image in enumerate(order)}
         truths, found = (
             [each._replace(image=places[each.image]) for each in annotations]
             for annotations in (truths, found)
         )
+        names = {index: name for name, index in reversed(self._classes.items())}
         name = self._definition or ("coco" if self._federated[0] is None else "lvis")
         if name == "voc":
             figures = average_precision.evaluate_voc(truths, found, len(places), self.kind)
         else:
-            federation = None if name == "coco" else average_precision.Federation(*self._open_pairs(places))
-            figures = average_precision.evaluate(truths, found, len(places), self.kind, federation)
+            given = [each for image in order if (each := self._federated[image]) is not None]
+            federated = None if name == "coco" else given
+            figures = average_precision.evaluate(truths, found, len(places), self.kind, names, federated)
         objects, predictions = _tally(self._truths), _tally(self._predictions)
-        names = {index: name for name, index in reversed(self._classes.items())}
         classes: list[dict[str, Any]] = [
             {"name": names[index], "objects": objects[index], "predictions": predictions[index], **of_class}
             for index, of_class in figures.per_class.items()
@@ -140,23 +142,6 @@ class DetectionMetric(TaskMetric):
             return truth.crowds | ignored
         return truth.crowds if self._definition == "coco" or truth.federated is None else ignored
 
-    def _open_pairs(
-        self, places: Sequence[int]
-    ) -> tuple[set[tuple[int, int]], set[tuple[int, int]], dict[int, str]]:
-        """Returns the fields of ``average_precision.Federation``, by the places of the images."""
-        absent, incomplete = set[tuple[int, int]](), set[tuple[int, int]]()
-        frequencies: dict[int, str] = {}
-        for place, federated in zip(places, self._federated, strict=True):
-            if federated is not None:
-                for pairs, names in ((absent, federated.absent), (incomplete, federated.incomplete)):
-                    pairs |= {(place, self._classes[name]) for name in names if name in self._classes}
-                frequencies = {
-                    index: frequency
-                    for name, index in self._classes.items()
-                    if (frequency := federated.frequencies.get(name))
-                }
-        return absent, incomplete, frequencies
-
     def _truth(self, sample: Sample) -> Objects | None:
         missing = (
             f"sample {printable(sample.id)}: has no objects, which {self.task} is scored against; give a "
@@ -164,19 +149,13 @@ class DetectionMetric(TaskMetric):
         )
         return truth_of(sample, Objects, missing)
 
-    def _places(self) -> list[int]:
-        """Returns the index of each image in pycocotools' order, by id; numbers come before texts.
+    def _order(self) -> list[int]:
+        """Returns the images in pycocotools' order, by id; numbers come before texts.
 
         The order decides between equal scores. Without ids, it is that in which the images were added.
         """
-        order = sorted(
-            range(len(self._images)),
-            key=lambda place: (type(self._images[place]).__name__, self._images[place]),
-        )
-        places = [0] * len(order)
-        for rank, place in enumerate(order):
-            places[place] = rank
-        return places
+        ids = self._images
+        return sorted(range(len(ids)), key=lambda image: (type(ids[image]).__name__, ids[image]))
 
     def _objects(self, prediction: Predictions, truth: Objects) -> Detections | Instances | CocoResults:
         """Returns the objects of a prediction, if they can be compared with the truth."""

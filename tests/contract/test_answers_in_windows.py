@@ -144,7 +144,7 @@ def test_the_answer_is_the_best_span_of_all_windows(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"truncation": "longest_first"}, "requires truncation: only_second"),
+        ({"truncation": "longest_first"}, "window_overlap requires truncation: only_second"),
         ({"window_overlap": -1}, "greater than or equal to 0"),
         (
             {"task": "text_classification"},

@@ -30,7 +30,7 @@ def tokenizer(path: Path, **parameters: Any) -> TextTokenizer:
 
 
 def test_a_text_becomes_the_word_pieces_of_bert(vocabulary: Path) -> None:
-    tokens = tokenizer(vocabulary)(Text("Seven is  not threes, café"))
+    [tokens] = tokenizer(vocabulary)(Text("Seven is  not threes, café"))
     assert tokens.ids.tolist() == [CLS, 4, 5, 6, 7, 8, UNKNOWN, 9, SEP]
     assert tokens.types.tolist() == [0] * 9
     text, offsets = tokens.text.text, tokens.text.offsets
@@ -39,11 +39,12 @@ def test_a_text_becomes_the_word_pieces_of_bert(vocabulary: Path) -> None:
 
 
 def test_case_and_accents_stay_where_the_manifest_says_so(vocabulary: Path) -> None:
-    assert tokenizer(vocabulary, lower_case=False)(Text("Seven café")).ids.tolist() == [CLS, 10, UNKNOWN, SEP]
+    [tokens] = tokenizer(vocabulary, lower_case=False)(Text("Seven café"))
+    assert tokens.ids.tolist() == [CLS, 10, UNKNOWN, SEP]
 
 
 def test_of_a_pair_the_second_text_has_the_offsets(vocabulary: Path) -> None:
-    tokens = tokenizer(vocabulary)(Text("is seven", "seven not"))
+    [tokens] = tokenizer(vocabulary)(Text("is seven", "seven not"))
     assert tokens.ids.tolist() == [CLS, 5, 4, SEP, 4, 6, SEP]
     assert tokens.types.tolist() == [0, 0, 0, 0, 1, 1, 1]
     assert tokens.text.text == "seven not"
@@ -52,11 +53,11 @@ def test_of_a_pair_the_second_text_has_the_offsets(vocabulary: Path) -> None:
 
 def test_a_text_that_is_too_long_loses_tokens_or_fails(vocabulary: Path) -> None:
     long, pair = Text("seven is not three"), Text("seven is not three", "is not")
-    assert tokenizer(vocabulary, max_length=4)(long).ids.tolist() == [CLS, 4, 5, SEP]
-    assert len(tokenizer(vocabulary, max_length=9)(pair).ids) == 9
+    assert tokenizer(vocabulary, max_length=4)(long)[0].ids.tolist() == [CLS, 4, 5, SEP]
+    assert len(tokenizer(vocabulary, max_length=9)(pair)[0].ids) == 9
     second = tokenizer(vocabulary, max_length=8, truncation="only_second")
-    assert second(pair).ids.tolist() == [CLS, 4, 5, 6, 7, SEP, 5, SEP]
-    assert second(long).ids.tolist() == [CLS, 4, 5, 6, 7, SEP]
+    assert second(pair)[0].ids.tolist() == [CLS, 4, 5, 6, 7, SEP, 5, SEP]
+    assert second(long)[0].ids.tolist() == [CLS, 4, 5, 6, 7, SEP]
     with pytest.raises(InputError, match="the text cannot be tokenized: Truncation error"):
         second(Text("seven " * 9, "is"))
     with pytest.raises(InputError, match="the text has 6 tokens; max_length is 5"):
@@ -110,7 +111,7 @@ def test_a_file_of_the_library_is_taken_without_its_own_truncation_and_padding(t
         "pad_token": "is",
     }
     found = tokenizer(json_file(tmp_path, padding))
-    assert found(Text("seven is Seven")).ids.tolist() == [2, 1, 0]
+    assert found(Text("seven is Seven"))[0].ids.tolist() == [2, 1, 0]
     assert found.padding_id == 1
     assert tokenizer(json_file(tmp_path)).padding_id == 3
     assert tokenizer(json_file(tmp_path), padding_id=2).padding_id == 2

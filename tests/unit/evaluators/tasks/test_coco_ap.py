@@ -78,9 +78,10 @@ def test_a_false_box_in_an_empty_image_counts() -> None:
     assert scored(truths, [[(A, 0.8, 0)], []]).score("AP") == pytest.approx(1.0)
 
 
-def test_images_without_any_object_have_no_figure() -> None:
-    result = scored([objects(), objects()], [[(A, 0.9, 0)], []])
-    assert [score.value for score in result.scores] == [None] * 12
+@pytest.mark.parametrize(("definition", "figures"), [("coco", 12), ("voc", 2)])
+def test_images_without_any_object_have_no_figure(definition: str, figures: int) -> None:
+    result = scored([objects(), objects()], [[(A, 0.9, 0)], []], average_precision=definition)
+    assert [score.value for score in result.scores] == [None] * figures
     assert result.details["classes"] == []
 
 
