@@ -45,7 +45,7 @@ from inferometer.evaluators.plans.running.folder import (
     read_history,
     read_result,
 )
-from inferometer.manifests.errors import ConfigurationError, OutputError
+from inferometer.manifests.errors import ConfigurationError, OutputError, one_line
 from inferometer.manifests.loader import parse_yaml
 
 
@@ -177,7 +177,7 @@ def write_imported(words: Sequence[str], output: Path | None) -> None:
         except ConfigurationError as error:
             if not several:
                 raise
-            say(f"left out    {name}: {error}")
+            say(f"left out    {name}: {one_line(error)}")
     if not plans:
         raise ConfigurationError(
             f"{words[0]}: none of its {len(found)} command lines of {PROGRAM} becomes a plan"
@@ -203,7 +203,7 @@ def _dlbs_lines(words: Sequence[str]) -> tuple[bool, list[tuple[str, Path, Comma
         try:
             line = command_line(words[program[0] if program else 0 :])
         except ValueError as error:
-            raise ConfigurationError(f"{PROGRAM}: {error}") from error
+            raise ConfigurationError(f"{PROGRAM}: {one_line(error)}") from error
         return False, [(_plan_name(line.configuration or "dlbs"), Path(), line)]
     path, text = Path(words[0]), _read(Path(words[0]))
     name = _plan_name(words[0])

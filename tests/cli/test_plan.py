@@ -309,6 +309,7 @@ def test_a_script_of_dlbs_becomes_a_plan_for_each_command_line(agent, tmp_path):
     ("words", "message"),
     [
         (["--", "run", "-Pexp.modle='a'"], "experimenter.py: -P exp.modle: 'a' is not JSON: "),
+        (["--", "run", "-Pa=\n1\n2"], "experimenter.py: -P a: 1 2 is not JSON: "),
         (["--", "run", '-Pexp.modle="a"'], 'unknown parameter "exp.modle"; did you mean "exp.model"?'),
         (["--", "run", "--config=none.json"], "none.json: cannot be read: No such file or directory"),
         (["--", "print-config"], "print-config builds no plan; the actions that do: run, build, validate"),
