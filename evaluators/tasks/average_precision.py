@@ -50,6 +50,13 @@ class ObjectFigures:
     precision: Sequence[float]
 
 
+class _Placed(dict[tuple[int, int], list[dict[str, Any]]]):
+    """Objects by image and class; a look-up stores nothing, as most of LVIS's 24 million pairs have none."""
+
+    def __missing__(self, place: tuple[int, int]) -> list[dict[str, Any]]:
+        return []
+
+
 class _Evaluation(COCOeval):  # type: ignore[misc]  # pycocotools has no types
     """COCO's evaluation of annotations that are in memory; ``plain`` objects are only ignored, no crowds."""
 
@@ -69,18 +76,15 @@ class _Evaluation(COCOeval):  # type: ignore[misc]  # pycocotools has no types
         self._plain = plain
 
     def _prepare(self) -> None:
-        tables: list[defaultdict[tuple[int, int], list[dict[str, Any]]]] = []
-        for given in self._annotations:
-            found = defaultdict(list)
+        self._gts, self._dts = _Placed(), _Placed()
+        for found, given in zip((self._gts, self._dts), self._annotations, strict=True):
             for number, annotation in enumerate(given, start=1):
                 written = annotation.as_coco(number)
                 if annotation.box is None:
                     written["bbox"] = coco_mask.toBbox(written["segmentation"]).tolist()
                 if self._plain:
                     written["iscrowd"] = 0
-                found[annotation.image, annotation.category].append(written)
-            tables.append(found)
-        self._gts, self._dts = tables
+                found.setdefault((annotation.image, annotation.category), []).append(written)
 
 
 class _LvisEvaluation(_Evaluation):
@@ -181,8 +185,7 @@ def _values(evaluation: COCOeval, frequencies: Sequence[str] | None) -> dict[str
     if frequencies is not None:
         chosen = {each: np.array(frequencies, str) == each for each in FREQUENCIES}
         found |= {f"AP_{each}": _mean(precision[:, :, those, 0]) for each, those in chosen.items()}
-    most = enumerate(evaluation.params.maxDets)
-    found |= {f"AR{number}": _mean(recall[:, :, 0, place]) for place, number in most}
+    found |= {f"AR{most}": _mean(recall[:, :, 0, n]) for n, most in enumerate(evaluation.params.maxDets)}
     return found | {f"AR_{name}": _mean(recall[..., area, _LAST]) for area, name in enumerate(_AREAS) if area}
 
 
@@ -216,15 +219,14 @@ def _bootstrapped(
     the highest from there on, and a draw that contains no object of a class leaves that class out.
     ``effort`` is the number of matches that each draw counts.
     """
-    affordable = _BUDGET // max(1, effort)
-    if affordable < _LEAST_RESAMPLES:
+    resamples = min(RESAMPLES, _BUDGET // max(1, effort))
+    if resamples < _LEAST_RESAMPLES:
         return [None] * count
 
     def drawn(indices: NDArray[np.int64]) -> Sequence[float]:
         return figures(np.bincount(indices, minlength=images))
 
-    whole = figures(np.ones(images, np.int64))
-    return bootstrap_intervals(drawn, images, count, min(RESAMPLES, affordable), around=whole)
+    return bootstrap_intervals(drawn, images, count, resamples, around=figures(np.ones(images, np.int64)))
 
 
 class _VocEvaluation(_Evaluation):
