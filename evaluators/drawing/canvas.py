@@ -460,7 +460,7 @@ def _place(figure: Figure, chart: Chart, palette: Palette, tip: Tip, top: float,
         y = 1 - (top + (HEADING_INCHES if heading.name else _NO_HEADING) - 0.08 + place * _WARNING) / height
         figure.text(0.15 / _WIDTH, y, line, size=SMALL, color=colour, weight="bold", va="top")
     entries = palette.legend(groups_of(chart))
-    has_legend = palette.needs_legend
+    has_legend = palette.needs_legend and bool(entries)
     left = _LEFT_OF_POINTS if isinstance(chart, PointChart) else _LEFT  # other charts have row names there
     right = _RIGHT if has_legend else _RIGHT_WITHOUT_LEGEND
     inches = height_of(chart)

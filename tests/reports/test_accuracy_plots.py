@@ -107,7 +107,9 @@ def test_scores_of_other_tasks_are_beside_those_of_classifications(evaluations: 
 def test_the_matrix_of_a_classification_has_the_names_of_its_classes(evaluations: list[Evaluation]) -> None:
     details = {"confusion_matrix": {"labels": ["cat", "dog"], "rows": [[3, 1], [0, 2]]}}
     scored = result("classification", Score("top-1", 5 / 6, HALF), **details)
-    bars, matrix = picture("accuracy", [changed(evaluations[0], task_result=scored)]).charts
+    found = picture("accuracy", [changed(evaluations[0], task_result=scored)])
+    bars, matrix = found.charts
+    assert {"top-1", "75.0"} <= set(texts(canvas.svg(found))), "bars have a legend, which a matrix lacks"
     assert isinstance(bars, BarChart)
     assert isinstance(matrix, MatrixChart)
     assert (matrix.rows, matrix.shares) == (("0  cat", "1  dog"), ((0.75, 0.25), (0.0, 1.0)))
