@@ -115,10 +115,9 @@ class ClassificationMetric(TaskMetric):
             if found.top5 is None
             else counted_score("top-5", found.top5, found.evaluated),
             *self._probabilities.scores(),
-            *self._confusion.scores(),
         ]
-        details = self._probabilities.details() | self._confusion.details(self._probabilities.class_errors())
-        return TaskResult(self.task, DEFINITION, found.evaluated, tuple(scores), details)
+        more, details = self._confusion.result(self._probabilities)
+        return TaskResult(self.task, DEFINITION, found.evaluated, (*scores, *more), details)
 
 
 class _Probabilities:
@@ -251,61 +250,43 @@ class _Confusion:
         self._true.extend(true.tolist())
         self._predicted.extend(predicted.tolist())
 
-    def accuracy(self) -> Score:
-        """Returns the share of inputs whose predicted class is right."""
-        return share_score("accuracy", np.array(self._true) == np.array(self._predicted))
+    def result(self, probabilities: _Probabilities) -> tuple[list[Score], dict[str, Any]]:
+        """Returns F1, precision and recall with intervals, and the details with the figures of each class.
 
-    def scores(self) -> list[Score]:
-        """Returns F1, precision and recall, with intervals."""
-        present, true, predicted = self._occurring()
-        counts = _counted(true, predicted, len(present))
-        kept = (
-            np.arange(len(present)) if self._positive is None else np.flatnonzero(present == self._positive)
-        )
-        if not len(kept):
-            return [Score(name, None) for name in counts.figures()]
-        chosen = ClassCounts(counts.hits[kept], counts.true[kept], counts.predicted[kept])
-        pairs, times = np.unique(true * len(present) + predicted, return_counts=True)
-        sides = (pairs // len(present), pairs % len(present))
-        small = len(pairs) * len(kept) <= MOST_DRAWN_COUNTS
-        each = ClassCounts.of_each(*(side[:, np.newaxis] == kept for side in sides)) if small else None
-        return [chosen.macro_score(name, each, times) for name in counts.figures()]
-
-    def details(self, errors: NDArray[np.float64] | None) -> dict[str, Any]:
-        """Returns the figures of each class that occurs and, if they are few, the confusion matrix.
-
-        Args:
-            errors: The calibration error of each of the model's classes.
+        The details of up to 100 classes contain the confusion matrix; those of probabilities, their bins.
         """
-        present, true, predicted = self._occurring()
-        counts = _counted(true, predicted, len(present))
-        names = dict(enumerate(self._labels))
-        each = {
-            "labels": [names.get(index, str(index)) for index in present.tolist()],
-            "true": counts.true.tolist(),
-            "predicted": counts.predicted.tolist(),
-            **{name: values.tolist() for name, values in counts.figures().items()},
-            **({} if errors is None else {"ECE": errors[present].tolist()}),
-        }
-        size = max(len(self._labels), int(present[-1]) + 1)
-        if size > _MOST_DETAILED_CLASSES or present[0] < 0:
-            return {"per_class": each}
-        matrix = np.bincount(present[true] * size + present[predicted], minlength=size**2)
-        shown = [names.get(index, str(index)) for index in range(size)]
-        rows = matrix.reshape(size, size).tolist()
-        return {"confusion_matrix": {"labels": shown, "rows": rows}, "per_class": each}
-
-    def _occurring(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Returns the classes that occur, and the places of the right and of the predicted ones in them."""
         true, predicted = np.array(self._true, np.int64), np.array(self._predicted, np.int64)
         present = np.union1d(true, predicted)
-        return present, np.searchsorted(present, true), np.searchsorted(present, predicted)
+        size = max(len(self._labels), int(present[-1]) + 1)
+        names = dict(enumerate(self._labels))
+        details = probabilities.details()
+        if size <= _MOST_DETAILED_CLASSES and present[0] >= 0:
+            rows = np.bincount(true * size + predicted, minlength=size**2).reshape(size, size).tolist()
+            shown = [names.get(index, str(index)) for index in range(size)]
+            details["confusion_matrix"] = {"labels": shown, "rows": rows}
+        true, predicted = np.searchsorted(present, true), np.searchsorted(present, predicted)
+        sides = (true[true == predicted], true, predicted)
+        counts = ClassCounts(*(np.bincount(side, minlength=len(present)) for side in sides))
+        labels = [names.get(index, str(index)) for index in present.tolist()]
+        details["per_class"] = {"labels": labels, **counts.details()}
+        if (errors := probabilities.class_errors()) is not None:
+            details["per_class"]["ECE"] = errors[present].tolist()
+        return self._scores(counts, present, true * len(present) + predicted), details
 
-
-def _counted(true: NDArray[np.int64], predicted: NDArray[np.int64], classes: int) -> ClassCounts:
-    return ClassCounts(
-        *(np.bincount(each, minlength=classes) for each in (true[true == predicted], true, predicted))
-    )
+    def _scores(
+        self, counts: ClassCounts, present: NDArray[np.int64], pairs: NDArray[np.int64]
+    ) -> list[Score]:
+        """Returns the scores; inputs with equal pairs of a right and a predicted class are drawn together."""
+        kept = np.flatnonzero((self._positive is None) | (present == self._positive))
+        if not len(kept):
+            return [Score(name, None) for name in counts.figures()]
+        pairs, times = np.unique(pairs, return_counts=True)
+        each = None
+        if len(pairs) * len(kept) <= MOST_DRAWN_COUNTS:
+            sides = (pairs // len(present), pairs % len(present))
+            each = ClassCounts.of_each(*(side[:, np.newaxis] == kept for side in sides))
+        chosen = ClassCounts(counts.hits[kept], counts.true[kept], counts.predicted[kept])
+        return [chosen.macro_score(name, each, times) for name in counts.figures()]
 
 
 class TextClassificationMetric(TaskMetric):
@@ -332,7 +313,7 @@ class TextClassificationMetric(TaskMetric):
         self._positive = _positive(manifest.output.parameters.positive_label, labels)
         self._confusion = _Confusion(labels, self._positive)
         self._probabilities = _Probabilities(manifest)
-        self._samples = 0
+        self._samples = self._right = 0
 
     def check(self, sample: Sample) -> None:
         """Checks that the model has the class of a sample; raises DatasetError if it does not."""
@@ -351,13 +332,15 @@ class TextClassificationMetric(TaskMetric):
         self._confusion.add(true, prediction.indices[:, 0])
         self._probabilities.add(prediction.indices, prediction.probabilities, true)
         self._samples += 1
+        self._right += int(prediction.indices[0, 0] == index)
 
     def result(self) -> TaskResult | None:
         """Returns the scores; None if no text with a label was predicted."""
         if not self._samples:
             return None
-        scores = [self._confusion.accuracy(), *self._confusion.scores(), *self._probabilities.scores()]
-        details = self._probabilities.details() | self._confusion.details(self._probabilities.class_errors())
+        scores, details = self._confusion.result(self._probabilities)
+        accuracy = counted_score("accuracy", self._right, self._samples)
+        scores = [accuracy, *scores, *self._probabilities.scores()]
         return TaskResult(self.task, self._definition(), self._samples, scores, details)
 
     def _definition(self) -> str:

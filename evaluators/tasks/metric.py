@@ -192,6 +192,11 @@ class ClassCounts:
             for name, (part, whole) in self.ratios().items()
         }
 
+    def details(self) -> dict[str, list[Any]]:
+        """Returns the counts and the figures of each class, as plain lists."""
+        columns = {"true": self.true, "predicted": self.predicted, **self.figures()}
+        return {name: values.tolist() for name, values in columns.items()}
+
     def macro_score(
         self, figure: str, each: ClassCounts | None, counts: NDArray[np.int64] | None = None, name: str = ""
     ) -> Score:

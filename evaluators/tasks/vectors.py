@@ -453,9 +453,7 @@ class MultilabelMetric(TaskMetric):
         ]
         details = {
             "labels": list(self._labels) or [str(place) for place in range(len(rankings))],
-            "true": counts.true.tolist(),
-            "predicted": counts.predicted.tolist(),
-            **{name: values.tolist() for name, values in counts.figures().items()},
+            **counts.details(),
             "AP": precisions.tolist(),
         }
         definition = f"mAP; F1, subset accuracy and Hamming loss from {self._threshold:g} on, version 1"
