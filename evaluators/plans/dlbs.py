@@ -140,6 +140,7 @@ class _Import:
         self._defaults = self._added_defaults() if defaults else set[str]()
         self._size = math.prod(len(values) for values in self._variables.values())
         self._set = {each for part in self._parts for each in part}
+        self._sets_up_docker = any(each.endswith((".docker_image", ".host_libpath")) for each in self._set)
         self._check_names()
         self._phases = [str(each) for each in self._values_of(names.PHASE)] or ["training"]
         self._command = self._find_command()
@@ -162,8 +163,7 @@ class _Import:
         parameters = self._converted(self._parameters)
         plan |= {"parameters": parameters, "variables": self._converted_variables()}
         plan["extensions"] = [*self._converted_extensions(), *self._of_frameworks(parameters)]
-        of_docker = (".docker_image", ".host_libpath")
-        if any(each == names.DOCKER or each.endswith(of_docker) for each in self._set):
+        if self._sets_up_docker or names.DOCKER in self._set:
             parameters.setdefault(names.DOCKER, names.DEFAULTS[names.DOCKER])
             written = json.dumps(plan["extensions"])
             plan["extensions"] += [
@@ -323,6 +323,7 @@ class _Import:
             if not kept:
                 continue
             read = {*self._options, *self._mentioned, names.STATUS, names.PHASE}
+            read.update([names.DOCKER] if self._sets_up_docker else ())
             if self._named(name) == name and name not in read:
                 self._lost[name] = "it changes no option, so that its values make one cell"
             converted[self._named(name)] = kept

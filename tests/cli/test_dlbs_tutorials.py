@@ -28,6 +28,12 @@ NOT_REFUSED = "dlcookbook/introduction.sh:59"
 ON_CPU = ("-P", "gpus=", "-P", "exp.docker=false")
 
 
+def of_this_machine(words: list[str], folder: Path) -> list[str]:
+    """The options for what a command line requires of its machine: its nodes, and a folder of libraries."""
+    given = {"num_nodes": "cell.nodes=1", "host_libpath": f"mxnet.host_libpath={folder}"}
+    return [word for name, each in given.items() if name in " ".join(words) for word in ("-P", each)]
+
+
 def option_values(cell: Cell) -> str:
     """The options of a cell, as its command reads them, in the order of the facts' columns."""
     options = parsed_command(cell.argv).params
@@ -48,7 +54,7 @@ def test_a_tutorial_gives_the_experiments_of_dlbs_and_passes_the_check(
         found = cells_of(read_plan(target), os.environ) if line["supported"] else ()
         assert {option_values(each) for each in found} == set(line["cells"])
         assert not line["supported"] or mxnet.nd
-        checked = agent("plan", "check", target, *ON_CPU)
+        checked = agent("plan", "check", target, *ON_CPU, *of_this_machine(line["words"], tmp_path))
         assert checked.code == (0 if line["supported"] else 2), checked.stderr
     elif line["experiments"]:
         nothing = f"none of its {line['experiments']} experiments has an equivalent here: exp.framework="
