@@ -103,6 +103,8 @@ class Values(str, Enum):
     """0 or 1, in the type of the other inputs."""
     INDICES = "indices"
     """int64 in 0…limit-1."""
+    LENGTHS = "lengths"
+    """int64 in 1…limit."""
     DISTINCT_INDICES = "distinct_indices"
     """int64 in 0…limit-1, each at most once, so the result of writes does not depend on their order."""
     MASK = "mask"
@@ -124,9 +126,10 @@ class TensorSpec:
         name: Its name.
         shape: Its shape.
         values: How its values are drawn.
-        limit: The exclusive upper bound of ``Values.INDICES`` and ``Values.DISTINCT_INDICES``.
+        limit: The upper bound of indices (exclusive) and of lengths.
         differentiable: Whether an operator with a gradient has one with respect to this input.
         scale: A factor on the drawn values; about 1 / √fan-in for a layer's weights.
+        dtype: Its element type, if the type of the benchmark does not determine it.
     """
 
     name: str
@@ -135,6 +138,7 @@ class TensorSpec:
     limit: int = 0
     differentiable: bool = True
     scale: float = 1.0
+    dtype: str = field(default="", repr=False)  # the values are drawn by the representation
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +189,8 @@ class Operator:
         parameters: Its parameters with their defaults.
         reference: Returns the outputs for float64 inputs and parameters, by NumPy; None for operators that
             draw random numbers, which use ``check`` instead.
-        check: Raises ValueError with the reason if the outputs cannot be right; used without a reference.
+        check: Raises ValueError with the reason if the outputs, given the inputs, cannot be right.
+        loss: The function whose gradient the backward pass computes, if it ignores the gradients it gets.
         flops: Returns the floating-point operations of a forward pass from a case and the output shapes.
         backward_flops: The operations of the backward pass as a multiple of ``flops``; None if not stated.
         moved: Returns the bytes that a forward pass must move beyond the inputs and outputs, from a case and
@@ -205,7 +210,8 @@ class Operator:
     presets: Presets
     parameters: Parameters = field(default_factory=dict)
     reference: Callable[[Arrays, Parameters], Arrays] | None
-    check: Callable[[Arrays, Case], None] | None = None
+    check: Callable[[Arrays, Arrays, Case], None] | None = None
+    loss: Callable[[Arrays, Parameters], float] | None = None
     flops: Callable[[Case, Sequence[Shape]], int] = no_flops
     backward_flops: float | None = None
     moved: Callable[[Case, int], int] | None = None
@@ -269,18 +275,8 @@ def sized(*shape: int, **parameters: Any) -> Sizes:
 
 
 FILES = (
-    "arithmetic",
-    "creation",
-    "gemm",
-    "reduction",
-    "indexing",
-    "rearrange",
-    "convolution",
-    "pooling",
-    "normalization",
-    "layers",
-    "training",
-    "fused",
+    *("arithmetic", "creation", "distributions", "gemm", "reduction", "indexing", "rearrange"),
+    *("convolution", "pooling", "normalization", "layers", "training", "optimizers", "fused"),
 )
 """The modules of ``agent.operators.table`` that define operators, in the table's order."""
 

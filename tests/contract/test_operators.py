@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,9 +29,9 @@ WRONG_GRADIENTS = {
 
 
 @cache
-def runner(framework: str) -> OperatorRunner:
+def runner(framework: str, dtype: str = "float32") -> OperatorRunner:
     entry = next(each for each in BUILTIN if each.name == framework)
-    return entry.load_operators()(RunnerOptions(threads=1))  # type: ignore[operator]
+    return entry.load_operators()(RunnerOptions(threads=1, dtype=dtype))  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -89,7 +90,39 @@ def test_an_operator_has_inputs_of_every_size(name):
             assert all(size > 0 for spec in specs for size in spec.shape)
 
 
-UPDATES = ("sgd_mom_update", "nag_mom_update", "adam_update", "adamw_update", "rmsprop_update")
+def test_the_table_uses_every_operator_of_opperf():
+    facts = Path(__file__).parents[1] / "data" / "opperf_operators.txt"
+    names = {name for line in facts.read_text().splitlines() if line[0] != "#" for name in line.split()}
+
+    assert len(names) == 250
+    assert names & set(runner("MXNet").uncovered()) == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "framework", "dtype"),
+    [
+        ("grid_generator", "MXNet", "float16"),
+        ("softmax_activation", "MXNet", "float16"),
+        ("amp_multicast", "MXNet", "float64"),
+        ("grid_sample", "PyTorch", "float16"),  # which would write outside of its arrays
+    ],
+)
+def test_an_operator_without_a_kernel_for_a_type_is_not_supported(name, framework, dtype):
+    operator = operators()[name]
+    case = operator.cases(Preset.SKEWED)[0]
+    inputs = draw_inputs(operator, case, np.dtype(dtype), SEED)
+    with pytest.raises(NotSupportedHereError, match=r"no kernel|no images"):
+        runner(framework, dtype).prepare(operator, case, inputs).forward()
+
+
+UPDATES = (
+    "sgd_mom_update",
+    "multi_sgd_mom_update",
+    "nag_mom_update",
+    "adam_update",
+    "adamw_update",
+    "rmsprop_update",
+)
 
 
 @pytest.mark.parametrize("name", UPDATES)

@@ -30,6 +30,7 @@ from inferometer.agent.operators.operator import (
     Shape,
     Sizes,
     TensorSpec,
+    by_preset,
     sized,
 )
 
@@ -299,6 +300,38 @@ _ONE = {
 }
 _TALL = sized(32, 3, 10000, 10)
 
+
+def _correlated(case: Case) -> tuple[TensorSpec, ...]:
+    if min(_shifted(case.shapes["data1"], case.parameters)) < 1 or case["kernel_size"] % 2 == 0:
+        raise ValueError("kernel_size must be odd, and the displaced kernel fit into the padded images")
+    return TensorSpec("data1", case.shapes["data1"]), TensorSpec("data2", case.shapes["data1"])
+
+
+def _shifted(shape: Shape, given: Parameters) -> list[int]:
+    border = given["max_displacement"] + given["kernel_size"] // 2 - given["pad_size"]
+    return [(size - 2 * border - 1) // given["stride1"] + 1 for size in shape[2:]]
+
+
+def _correlation(arrays: Arrays, given: Parameters) -> Arrays:
+    """Returns the means of products of patches (Dosovitskiy et al., "FlowNet", 2015)."""
+    reach, stride, kernel = given["max_displacement"], given["stride1"], range(given["kernel_size"])
+    around = ((0, 0), (0, 0), *((given["pad_size"],) * 2,) * 2)
+    one, two = (np.pad(array, around) for array in arrays)
+    sizes = [stride * size for size in _shifted(arrays[0].shape, given)]
+
+    def patches(array: NDArray[Any], *places: int) -> NDArray[Any]:
+        down, across = (slice(at, at + size, stride) for at, size in zip(places, sizes, strict=True))
+        return array[:, :, down, across]
+
+    places = [(reach + y, reach + x) for y, x in product(kernel, kernel)]
+    steps = range(-(reach // given["stride2"]), reach // given["stride2"] + 1)
+    found = [
+        sum(patches(one, y, x) * patches(two, y + down, x + across) for y, x in places).mean(1)
+        for down, across in product([given["stride2"] * step for step in steps], repeat=2)
+    ]
+    return (np.stack(found, 1) / len(kernel) ** 2,)
+
+
 OPERATORS = (
     _operator(
         "conv1d",
@@ -394,5 +427,24 @@ OPERATORS = (
             Preset.LARGE: (sized(4, 32, 8, 28, 28, channels=32, stride=(2, 2, 2), pad=(1, 1, 1)),),
             Preset.SKEWED: (sized(2, 3, 1000, 10, 10),),
         },
+    ),
+    Operator(
+        name="correlation",
+        category=Category.CONVOLUTION,
+        summary="the products of patches of two images, displaced against each other",
+        given=("data1",),
+        tensors=_correlated,
+        presets=by_preset(
+            ({"data1": (2, 3, 8, 9)}, {}),
+            ({"data1": (8, 16, 64, 64)}, {}),
+            ({"data1": (8, 64, 64, 64)}, {"kernel_size": 1, "pad_size": 2}),
+            ({"data1": (2, 3, 1000, 10)}, {"stride1": 2, "stride2": 2}),
+        ),
+        parameters={"kernel_size": 3, "max_displacement": 2, "stride1": 1, "stride2": 1, "pad_size": 3},
+        reference=_correlation,
+        flops=lambda case, outputs: (
+            2 * prod(outputs[0]) * case.shapes["data1"][1] * int(case["kernel_size"]) ** 2
+        ),
+        backward_flops=2.0,
     ),
 )

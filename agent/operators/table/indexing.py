@@ -5,10 +5,13 @@ No floating-point operations are counted. All outputs are copies, even if a fram
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from math import prod
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inferometer.agent.operators.operator import (
     Arrays,
@@ -25,6 +28,7 @@ from inferometer.agent.operators.operator import (
     sized,
 )
 
+_Function = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
 _operator = partial(Operator, category=Category.INDEXING)
 
 
@@ -133,6 +137,47 @@ def _coordinates(case: Case) -> tuple[TensorSpec, ...]:
     return (_indices("indices", case.shapes["indices"], min(case["shape"])),)
 
 
+def _sequences(name: str, summary: str, function: _Function) -> Operator:
+    """Returns an operator on sequences (steps, samples, features) and the lengths of the samples."""
+
+    def tensors(case: Case) -> tuple[TensorSpec, ...]:
+        steps, samples, *_ = shape = case.shapes["data"]
+        lengths = TensorSpec("lengths", (samples,), Values.LENGTHS, limit=steps, differentiable=False)
+        return (TensorSpec("data", shape), lengths)
+
+    return _operator(
+        name=f"sequence_{name}",
+        summary=summary,
+        tensors=tensors,
+        presets=by_preset(
+            sized(6, 4, 5), sized(128, 64, 256), sized(512, 128, 512), sized(2000, 1, 16), sized(2, 10000, 16)
+        ),
+        reference=lambda arrays, _: (function(*arrays),),
+    )
+
+
+def _reversed(data: NDArray[Any], lengths: NDArray[Any]) -> NDArray[Any]:
+    steps = np.arange(len(data))[:, None]
+    found: NDArray[Any] = data[np.where(steps < lengths, lengths - 1 - steps, steps), np.arange(len(lengths))]
+    return found
+
+
+def _filled(case: Case) -> tuple[TensorSpec, ...]:
+    rows, columns = case.shapes["data"]
+    return (
+        TensorSpec("data", (rows, columns)),
+        TensorSpec("source", (rows,)),
+        _indices("indices", (rows,), columns),
+    )
+
+
+def _with_filled(arrays: Arrays, _: Parameters) -> Arrays:
+    data, source, indices = arrays
+    found = data.copy()
+    found[np.arange(len(data)), indices] = source
+    return (found,)
+
+
 def _in_shape(shape: Shape, extent: Shape) -> Sizes:
     return {"indices": shape}, {"shape": extent}
 
@@ -210,6 +255,25 @@ OPERATORS = (
         ),
         reference=_with_copies,
     ),
+    _operator(
+        name="fill_element",
+        summary="a copy of a matrix with another element, given by its column, in each row",
+        tensors=_filled,
+        presets=by_preset(sized(16, 24), sized(1024, 1024), sized(8192, 2048), sized(10000, 100)),
+        reference=_with_filled,
+        has_gradient=False,
+    ),
+    _sequences(
+        "last",
+        "the last step of each sample",
+        lambda data, lengths: data[lengths - 1, np.arange(len(lengths))],
+    ),
+    _sequences(
+        "mask",
+        "data with zeros after the last step of each sample",
+        lambda data, lengths: (data.T * (np.arange(len(data)) < lengths[:, None])).T,
+    ),
+    _sequences("reverse", "the steps of each sample in reverse order", _reversed),
     _operator(
         name="one_hot",
         summary="vectors of int64 with a 1 at the index and 0 elsewhere",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod, sqrt
 from typing import Any, TypeAlias
@@ -172,6 +173,16 @@ _ACTIVATIONS = (
         parameters=_AXIS,
         flops=5,
     ),
+    replace(
+        _activation(
+            "softmax_activation",
+            "the softmax of rows, of MXNet's older operator",
+            lambda x, _: np.exp(log_softmax(x, -1)),
+            flops=5,
+        ),
+        # with more axes, MXNet's gradient is of another softmax than its output
+        presets=by_preset(sized(16, 24), sized(1024, 1024), sized(4096, 4096), sized(10000, 10)),
+    ),
     _activation(
         "log_softmax",
         "the logarithm of the softmax",
@@ -230,7 +241,7 @@ def _embedding_tensors(case: Case) -> tuple[TensorSpec, ...]:
     return indices, TensorSpec("weight", (count, size))
 
 
-def _check_dropout(outputs: Arrays, case: Case) -> None:
+def _check_dropout(outputs: Arrays, _: Arrays, case: Case) -> None:
     """Checks the output of dropout: the data is ±1, so each value is 0 or ±1 / (1 - p)."""
     values, p = np.abs(outputs[0].astype(np.float64)).ravel(), float(case["p"])
     share = float(np.mean(values == 0))
@@ -303,6 +314,14 @@ def _sampled(arrays: Arrays, _: Parameters) -> Arrays:
             values = data[batch, :, np.clip(row, 0, high - 1), np.clip(column, 0, wide - 1)]
             result += values * (down * across * inside)[..., None]
     return (result.transpose(0, 3, 1, 2),)
+
+
+def _affine_grid(data: NDArray[Any], rows: int, columns: int) -> NDArray[Any]:
+    """Returns the transformed (x, y) of the points of a grid, (batch, rows, columns, 2)."""
+    y, x = np.meshgrid(np.linspace(-1, 1, rows), np.linspace(-1, 1, columns), indexing="ij")
+    points = np.stack([x, y, np.ones_like(x)], -1)
+    grid: NDArray[Any] = np.einsum("bij,rcj->brci", data.reshape(-1, 2, 3), points)
+    return grid
 
 
 _KERNEL: Parameters = {"kernel": (3, 3), "stride": (1, 1), "pad": (1, 1)}
@@ -400,6 +419,38 @@ OPERATORS = (
         ),
         reference=_sampled,
         # the rounding of a coordinate counts as many times as the image has pixels across
+        rtol=1e-3,
+    ),
+    _layer(
+        name="grid_generator",
+        summary="the (x, y) of the points of a grid after affine transformations of 6 numbers",
+        tensors=same_shape("data"),
+        presets=by_preset(
+            sized(2, 6, target_shape=(5, 7)),
+            sized(32, 6),
+            sized(256, 6),
+            sized(10000, 6, target_shape=(4, 4)),
+        ),
+        parameters={"target_shape": (256, 256)},
+        reference=lambda arrays, given: (
+            _affine_grid(arrays[0], *given["target_shape"]).transpose(0, 3, 1, 2),
+        ),
+        flops=lambda _, outputs: 6 * prod(outputs[0]) // 2,
+    ),
+    _layer(
+        name="spatial_transformer",
+        summary="images after affine transformations of 6 numbers, bilinear (Jaderberg et al., 2015)",
+        # without a gradient with respect to places, as grid_sample
+        tensors=lambda case: (
+            TensorSpec("data", case.shapes["data"]),
+            TensorSpec("loc", (case.shapes["data"][0], 6), Values.UNIT, differentiable=False),
+        ),
+        presets=by_preset(
+            sized(2, 3, 8, 8), sized(32, 3, 256, 256), sized(128, 3, 256, 256), sized(8, 3, 10000, 10)
+        ),
+        reference=lambda arrays, given: _sampled(
+            [arrays[0], _affine_grid(arrays[1], *arrays[0].shape[2:])], given
+        ),
         rtol=1e-3,
     ),
 )

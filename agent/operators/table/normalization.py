@@ -17,6 +17,7 @@ the same number.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -62,6 +63,11 @@ def _grouped(case: Case) -> tuple[TensorSpec, ...]:
     return specs
 
 
+def _scaled_by_group(case: Case) -> tuple[TensorSpec, ...]:
+    data, *affine = _grouped(case)
+    return (data, *(replace(spec, shape=(int(case["groups"]),)) for spec in affine))
+
+
 def _windowed(case: Case) -> tuple[TensorSpec, ...]:
     if case["size"] < 1 or case["size"] % 2 == 0:
         raise ValueError(f"size is {case['size']}; it must be odd and 1 or more")
@@ -103,6 +109,7 @@ def _instance_norm(arrays: Arrays, parameters: Parameters) -> Arrays:
 def _group_norm(arrays: Arrays, parameters: Parameters) -> Arrays:
     data, gamma, beta = arrays
     normal = _standard(data.reshape(len(data), int(parameters["groups"]), -1), (2,), parameters)
+    gamma, beta = (values.repeat(data.shape[1] // len(values)) for values in (gamma, beta))
     return (normal.reshape(data.shape) * _by_channel(gamma, data) + _by_channel(beta, data),)
 
 
@@ -186,6 +193,16 @@ _NORMALIZATIONS = (
         reference=_group_norm,
         flops=_per_element(5),
         presets=_GROUPED,
+        parameters={**_EPSILON, "groups": 2},
+    ),
+    _normalization(
+        name="group_norm_per_group",
+        summary="the same, with one scale and shift for each group",
+        tensors=_scaled_by_group,
+        reference=_group_norm,
+        flops=_per_element(5),
+        # MXNet's sums of more squares overflow in float16
+        presets={**_GROUPED, Preset.SKEWED: (sized(32, 4, 1000, 10),)},
         parameters={**_EPSILON, "groups": 2},
     ),
     _normalization(

@@ -26,6 +26,7 @@ from inferometer.agent.operators.operator import (
     TensorSpec,
     Values,
     no_flops,
+    same_shape,
     sized,
 )
 
@@ -130,7 +131,35 @@ def _top(arrays: Arrays, parameters: Parameters) -> Arrays:
     return (np.take_along_axis(data, indices, axis), indices)
 
 
+def _of_several(name: str, summary: str, function: Callable[[NDArray[Any]], Any], count: int) -> Operator:
+    """Returns an operator that reduces each of some tensors to one number, and has no gradient."""
+    names = tuple(f"data{number}" for number in range(count)) if count > 1 else ("data",)
+    return Operator(
+        name=name,
+        category=Category.REDUCTION,
+        summary=summary,
+        given=names,
+        tensors=same_shape(*names),
+        presets={
+            preset: tuple((dict.fromkeys(names, shapes["data"]), {}) for shapes, _ in sizes)
+            for preset, sizes in _PRESETS.items()
+        },
+        reference=lambda arrays, _: (np.squeeze(function(np.stack(arrays).reshape(count, -1))),),
+        flops=lambda case, _: 2 * sum(map(prod, case.shapes.values())),
+        has_gradient=False,
+        rtol=2e-3,  # MXNet adds the values in float32 one after the other
+    )
+
+
 OPERATORS = (
+    _of_several("all_finite", "1 if all elements are finite", lambda rows: np.isfinite(rows).all(), 1),
+    _of_several(
+        "multi_all_finite",
+        "1 if all elements of three tensors are finite",
+        lambda rows: np.isfinite(rows).all(),
+        3,
+    ),
+    _of_several("multi_sum_sq", "sums of the squares of three tensors", lambda rows: (rows**2).sum(1), 3),
     # sums of positive numbers, as the error of a sum near 0 is no measure of an implementation
     _reduction("sum", "sum along an axis or several", np.sum, Values.POSITIVE),
     _reduction("mean", "mean along an axis or several", np.mean, Values.POSITIVE),

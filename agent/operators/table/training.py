@@ -1,16 +1,13 @@
-"""Losses, and weight updates from a gradient.
+"""Losses, and layers that end a network with a loss.
 
 A loss is the mean or the sum over all axes but the first: one value for each sample of the batch. Only one
 floating-point operation is counted for each element of the predictions.
-
-Updates are in place: the weight and the states change with each run. Their values stay finite over many runs:
-each step is bounded, or grows no faster than the number of runs. Their floating-point operations are the
-additions, multiplications, divisions and roots of the formula.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 from typing import Any, TypeAlias
 
@@ -27,8 +24,9 @@ from inferometer.agent.operators.operator import (
     TensorSpec,
     Values,
     by_preset,
+    sized,
 )
-from inferometer.agent.operators.table.layers import log_softmax
+from inferometer.agent.operators.table.layers import log_softmax, sigmoid
 
 _Function: TypeAlias = Callable[[NDArray[Any], NDArray[Any], Parameters], NDArray[Any]]
 
@@ -109,7 +107,97 @@ def _ctc(arrays: Arrays, _: Parameters) -> Arrays:
     return (-np.logaddexp(alpha[:, -1], alpha[:, -2]),)
 
 
-_LOSSES = (
+def _class_losses(data: NDArray[Any], label: NDArray[Any]) -> NDArray[Any]:
+    losses: NDArray[Any] = -log_softmax(data, 1)[np.arange(len(label)), label]
+    return losses
+
+
+def _hinges(data: NDArray[Any], label: NDArray[Any]) -> NDArray[Any]:
+    signs = np.where(np.arange(data.shape[1]) == label[:, None], 1, -1)
+    hinges: NDArray[Any] = np.maximum(1 - signs * data, 0) ** 2
+    return hinges
+
+
+# MXNet has labels in the type of data, of which float16 counts to 2048
+_ROWS = by_preset(sized(8, 10), sized(1024, 1024), sized(8192, 2048), sized(2000, 10), sized(1, 2000))
+
+
+def _end(
+    name: str,
+    summary: str,
+    loss: Callable[..., Any],
+    label: Values | None = None,
+    output: Callable[[NDArray[Any]], NDArray[Any]] = np.asarray,
+) -> Operator:
+    """Returns a layer that ends a network: the ``output`` of data, with the gradient of the ``loss``.
+
+    Labels have the shape of data, or are classes of its rows. The loss of a row is a mean with the former.
+    """
+
+    def tensors(case: Case) -> tuple[TensorSpec, ...]:
+        rows, columns = shape = case.shapes["data"]
+        drawn = (rows,) if label is Values.INDICES else shape
+        labels = [TensorSpec("label", drawn, label, columns, differentiable=False)] if label else []
+        return (TensorSpec("data", shape), *labels)
+
+    def total(arrays: Arrays, _: Parameters) -> float:
+        return float(np.sum(loss(*arrays)) / (arrays[0].shape[1] if arrays[-1].ndim > 1 < len(arrays) else 1))
+
+    return Operator(
+        name=name,
+        category=Category.LOSS,
+        summary=summary,
+        tensors=tensors,
+        presets=_ROWS,
+        reference=lambda arrays, _: (output(arrays[0]),),
+        loss=total,
+        rtol=5e-5,
+    )
+
+
+_ENDS = (
+    replace(
+        _end(
+            "softmax_cross_entropy", "the cross-entropy of a softmax, summed", _class_losses, Values.INDICES
+        ),
+        reference=lambda arrays, _: (np.sum(_class_losses(*arrays)),),
+        loss=None,
+    ),
+    _end(
+        "softmax_output",
+        "softmax; its gradient is that of the cross-entropy with label",
+        _class_losses,
+        Values.INDICES,
+        lambda data: np.exp(log_softmax(data, 1)),
+    ),
+    _end(
+        "svm_output", "data; its gradient is that of squared hinges of all classes", _hinges, Values.INDICES
+    ),
+    _end(
+        "linear_regression_output",
+        "data; its gradient is that of (data - label)² / 2",
+        lambda data, label: (data - label) ** 2 / 2,
+        Values.NORMAL,
+    ),
+    _end(
+        "logistic_regression_output",
+        "sigmoid; its gradient is that of the binary cross-entropy",
+        lambda data, label: np.logaddexp(0, data) - data * label,
+        Values.BOOLEAN,
+        sigmoid,
+    ),
+    _end(
+        "mae_regression_output",
+        "data; its gradient is that of |data - label|",
+        lambda data, label: np.abs(data - label),
+        Values.NORMAL,
+    ),
+    _end("make_loss", "data; its gradient is 1", lambda data: data),
+    _end("stop_gradient", "data; its gradient is 0", lambda data: 0.0),
+)
+
+OPERATORS = (
+    *_ENDS,
     # the two with a kink have predictions that keep away from it
     _loss(
         "l1_loss",
@@ -176,213 +264,3 @@ _LOSSES = (
         rtol=1e-4,
     ),
 )
-
-
-EPSILON = 1e-8
-TENSORS = 4
-"""The number of weights in an update of several weights; each has its own gradient."""
-
-_WEIGHTS = by_preset(
-    ({"weight": (32, 32)}, {}),
-    ({"weight": (1024, 1024)}, {}),
-    ({"weight": (4096, 4096)}, {}),
-    ({"weight": (10000, 1)}, {}),
-    ({"weight": (10000, 100)}, {}),
-)
-_SGD: Parameters = {"lr": 0.01, "wd": 1e-4}
-_MOMENTUM: Parameters = {**_SGD, "momentum": 0.9}
-_ADAM: Parameters = {"lr": 0.001, "wd": 1e-4, "beta1": 0.9, "beta2": 0.999}
-
-
-def _update(
-    name: str,
-    summary: str,
-    reference: Callable[[Arrays, Parameters], Arrays],
-    *,
-    states: Sequence[tuple[str, Values]] = (),
-    parameters: Parameters = _SGD,
-    flops: int,
-    tensors: int = 1,
-) -> Operator:
-    def specs(case: Case) -> tuple[TensorSpec, ...]:
-        shape = case.shapes["weight"]
-        ends = ["", *(f"_{number}" for number in range(1, tensors))]
-        drawn = [("weight", Values.NORMAL), ("grad", Values.NORMAL), *states]
-        return tuple(
-            TensorSpec(name + end, shape, values, differentiable=False)
-            for end in ends
-            for name, values in drawn
-        )
-
-    return Operator(
-        name=name,
-        category=Category.OPTIMIZER,
-        summary=summary,
-        given=("weight",),
-        tensors=specs,
-        presets=_WEIGHTS,
-        parameters=parameters,
-        reference=reference,
-        flops=lambda case, _: flops * tensors * prod(case.shapes["weight"]),
-        has_gradient=False,
-        in_place="weight",
-        # MXNet keeps the rates in float32, in float64 too
-        rtol=5e-5,
-    )
-
-
-def _sgd(arrays: Arrays, given: Parameters) -> Arrays:
-    weight, grad = arrays
-    return (weight - given["lr"] * (grad + given["wd"] * weight),)
-
-
-def _multi_sgd(arrays: Arrays, given: Parameters) -> Arrays:
-    return [_sgd(arrays[at : at + 2], given)[0] for at in range(0, len(arrays), 2)]
-
-
-def _momentum(arrays: Arrays, given: Parameters) -> Arrays:
-    weight, grad, state = arrays
-    return (weight - given["lr"] * (given["momentum"] * state + grad + given["wd"] * weight),)
-
-
-def _nag(arrays: Arrays, given: Parameters) -> Arrays:
-    weight, grad, state = arrays
-    grad = grad + given["wd"] * weight
-    state = given["momentum"] * state + grad
-    return (weight - given["lr"] * (grad + given["momentum"] * state),)
-
-
-def _moments(grad: Any, mean: Any, var: Any, given: Parameters) -> tuple[Any, Any]:
-    beta1, beta2 = given["beta1"], given["beta2"]
-    return beta1 * mean + (1 - beta1) * grad, beta2 * var + (1 - beta2) * grad**2
-
-
-def _adam(arrays: Arrays, given: Parameters) -> Arrays:
-    weight, grad, mean, var = arrays
-    mean, var = _moments(grad + given["wd"] * weight, mean, var, given)
-    return weight - given["lr"] * mean / (np.sqrt(var) + EPSILON), mean, var
-
-
-def _adamw(arrays: Arrays, given: Parameters) -> Arrays:
-    weight, grad, mean, var = arrays
-    mean, var = _moments(grad, mean, var, given)
-    step = mean / (np.sqrt(var) + EPSILON) + given["wd"] * weight
-    return weight - given["lr"] * step, mean, var
-
-
-def _rmsprop(arrays: Arrays, given: Parameters) -> Arrays:
-    weight, grad, var = arrays
-    grad = grad + given["wd"] * weight
-    var = given["alpha"] * var + (1 - given["alpha"]) * grad**2
-    return weight - given["lr"] * grad / (np.sqrt(var) + EPSILON), var
-
-
-def _adagrad(arrays: Arrays, given: Parameters) -> Arrays:
-    weight, grad, total = arrays
-    grad = grad + given["wd"] * weight
-    total = total + grad**2
-    return weight - given["lr"] * grad / (np.sqrt(total) + EPSILON), total
-
-
-def _ftrl(arrays: Arrays, given: Parameters) -> Arrays:
-    weight, grad, z, n = arrays
-    z = z + grad - (np.sqrt(n + grad**2) - np.sqrt(n)) * weight / given["lr"]
-    n = n + grad**2
-    step = (np.sign(z) * given["lamda1"] - z) / ((given["beta"] + np.sqrt(n)) / given["lr"] + given["wd"])
-    return step * (np.abs(z) > given["lamda1"]), z, n
-
-
-def _signsgd(arrays: Arrays, given: Parameters) -> Arrays:
-    weight, grad = arrays
-    return ((1 - given["lr"] * given["wd"]) * weight - given["lr"] * np.sign(grad),)
-
-
-def _signum(arrays: Arrays, given: Parameters) -> Arrays:
-    weight, grad, state = arrays
-    rate = given["momentum"]
-    state = rate * state - (1 - rate) * (grad + given["wd"] * weight)
-    return weight + given["lr"] * np.sign(state), state
-
-
-_STATE = (("state", Values.ZEROS),)
-_MOMENTS = (("mean", Values.NORMAL), ("var", Values.POSITIVE))
-
-UPDATES = (
-    _update("sgd_update", "weight - lr · g, where g = grad + wd · weight", _sgd, flops=4),
-    # Only the weight is an output of the two with momentum: PyTorch's state is a sum of gradients, and that
-    # of MXNet has the factor -lr. Both begin with zeros.
-    _update(
-        "sgd_mom_update",
-        "weight - lr · state, where state = momentum · state + g",
-        _momentum,
-        states=_STATE,
-        parameters=_MOMENTUM,
-        flops=6,
-    ),
-    _update(
-        "nag_mom_update",
-        "weight - lr · (g + momentum · state), where state = momentum · state + g (Nesterov)",
-        _nag,
-        states=_STATE,
-        parameters=_MOMENTUM,
-        flops=8,
-    ),
-    _update(
-        "adam_update",
-        "weight - lr · mean / (√var + ε), after so many steps that the bias correction is 1",
-        _adam,
-        states=_MOMENTS,
-        parameters=_ADAM,
-        flops=14,
-    ),
-    _update(
-        "adamw_update",
-        "the update of Adam, with lr · wd · weight apart from the gradient",
-        _adamw,
-        states=_MOMENTS,
-        parameters=_ADAM,
-        flops=14,
-    ),
-    # MXNet has the root of var + ε; with a var of 0.05 or more, the two differ by less than 1e-7
-    _update(
-        "rmsprop_update",
-        "weight - lr · g / (√var + ε), where var is the moving mean of g²",
-        _rmsprop,
-        states=(("var", Values.POSITIVE),),
-        parameters={"lr": 0.001, "wd": 1e-4, "alpha": 0.9},
-        flops=11,
-    ),
-    _update(
-        "adagrad_update",
-        "weight - lr · g / (√total + ε), where total is the sum of g²",
-        _adagrad,
-        states=(("total", Values.POSITIVE),),
-        flops=9,
-    ),
-    _update(
-        "ftrl_update",
-        "follow the regularised leader (McMahan et al., 2013)",
-        _ftrl,
-        states=(("z", Values.NORMAL), ("n", Values.POSITIVE)),
-        parameters={"lr": 0.1, "wd": 1e-4, "lamda1": 0.01, "beta": 1.0},
-        flops=18,
-    ),
-    _update("signsgd_update", "(1 - lr · wd) · weight - lr · sign(grad)", _signsgd, flops=4),
-    _update(
-        "signum_update",
-        "weight + lr · sign(state), where state is the moving mean of -g",
-        _signum,
-        states=(("state", Values.NORMAL),),
-        parameters=_MOMENTUM,
-        flops=8,
-    ),
-    _update(
-        "multi_sgd_update",
-        f"the update of stochastic gradient descent for {TENSORS} weights at once",
-        _multi_sgd,
-        flops=4,
-        tensors=TENSORS,
-    ),
-)
-
-OPERATORS = (*_LOSSES, *UPDATES)

@@ -187,18 +187,21 @@ def draw_inputs(
     """Returns the inputs by name, in ``dtype`` except for indices (int64) and masks (bool).
 
     They depend only on the seed, the operator's name and the shapes. For integer types, the drawn values are
-    multiplied by 10 and rounded.
+    multiplied by 10 and rounded. An input that specifies its own type has that type.
     """
     found = {}
     for spec in operator.tensors(case):
         number = zlib.crc32(f"{operator.name} {spec}".encode())
-        found[spec.name] = _draw(spec, dtype, np.random.default_rng([seed, number]))
+        own = np.dtype(spec.dtype) if spec.dtype else dtype
+        found[spec.name] = _draw(spec, own, np.random.default_rng([seed, number]))
     return found
 
 
 def _draw(spec: TensorSpec, dtype: np.dtype[Any], random: np.random.Generator) -> NDArray[Any]:
     if spec.values is Values.INDICES:
         return random.integers(0, spec.limit, spec.shape, np.int64)
+    if spec.values is Values.LENGTHS:
+        return random.integers(1, spec.limit + 1, spec.shape, np.int64)
     if spec.values is Values.DISTINCT_INDICES:
         return random.permutation(spec.limit)[: prod(spec.shape)].reshape(spec.shape).astype(np.int64)
     if spec.values is Values.MASK:

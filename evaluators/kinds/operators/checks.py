@@ -75,13 +75,16 @@ def output_difference(
     """
     if operator.reference is None:
         if operator.check is not None:
-            operator.check(outputs, case)
+            operator.check(outputs, list(inputs.values()), case)
         return Difference(0.0, 0.0, 0.0)
     expected = operator.reference(_wide(inputs), case.parameters)
     if len(outputs) != len(expected):
         raise ValueError(f"there are {len(outputs)} outputs, but the reference has {len(expected)}")
-    tolerance = _tolerance(operator, dtype)
-    found = [_difference(a, b, operator, tolerance) for a, b in zip(outputs, expected, strict=True)]
+    own = {spec.dtype for spec in operator.tensors(case)}  # the types that the operator's inputs always have
+    found = [
+        _difference(a, b, operator, _tolerance(operator, a.dtype.name if a.dtype.name in own else dtype))
+        for a, b in zip(outputs, expected, strict=True)
+    ]
     return max(found, key=lambda each: (each.max_relative != each.max_relative, each.max_relative))
 
 
@@ -122,6 +125,8 @@ def gradient_difference(
         moved = {
             name: wide[name] + step * directions[name] if name in directions else wide[name] for name in wide
         }
+        if operator.loss is not None:
+            return operator.loss(list(moved.values()), case.parameters)
         outputs = operator.reference(list(moved.values()), case.parameters)  # type: ignore[misc]
         floats = [each for each in outputs if np.asarray(each).dtype.kind == "f"]
         return float(sum(np.sum(each * cotangents(np.shape(each))) for each in floats))
@@ -264,6 +269,8 @@ class LaterRuns:
 
     def __init__(self, operator: Operator, found: Computed, mode: Mode, dtype: str, seed: int) -> None:
         self._operator, self._case, self._mode, self._dtype = operator, found.case, mode, dtype
+        # the parameters of distributions, which only checks of random operators require
+        self._inputs = [] if operator.reference else list(found.inputs.values())
         random = np.random.default_rng(seed)
         self._outputs = [_Elements.of(array, random) for array in found.outputs]
         self._gradients = {name: _Elements.of(array, random) for name, array in found.gradients.items()}
@@ -275,7 +282,7 @@ class LaterRuns:
             raise WrongRunError(f"a timed run has {len(outputs)} outputs, but the first {len(self._outputs)}")
         if operator.reference is None and operator.check is not None:
             try:
-                operator.check(outputs, self._case)
+                operator.check(outputs, self._inputs, self._case)
             except (ValueError, ArithmeticError) as error:
                 raise WrongRunError(f"the outputs of a timed run are wrong: {error}") from error
         for array, kept in zip(outputs, self._outputs, strict=True):

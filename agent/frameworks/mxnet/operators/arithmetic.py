@@ -40,6 +40,10 @@ def _linalg(name: str) -> Form:
     return named(f"linalg_{name}", f"_linalg_{name}")
 
 
+def _of_several(name: str) -> Form:
+    return Form(name, lambda mx, case: partial(getattr(mx, name), num_arrays=len(case.shapes)))
+
+
 FORMS: Mapping[str, Form] = {
     "add": named("elemwise_add"),
     "subtract": named("elemwise_sub"),
@@ -78,6 +82,12 @@ FORMS: Mapping[str, Form] = {
     "cast": Form(
         "cast", lambda mx, case: lambda data: mx.cast(data, dtype=case["to"]), ("cast", "Cast", "amp_cast")
     ),
+    "amp_multicast": Form("amp_multicast", lambda mx, _: partial(mx.amp_multicast, num_outputs=2)),
+    # the result is no dense array, of which only mx.nd makes outputs
+    "cast_storage": Form("cast_storage", lambda mx, _: partial(mx.cast_storage, stype="csr"), symbolic=False),
+    "all_finite": named("all_finite"),
+    "multi_all_finite": _of_several("multi_all_finite"),
+    "multi_sum_sq": _of_several("multi_sum_sq"),
     "sum": _reduced("sum", "sum_axis"),
     **{name: _reduced(name) for name in ("mean", "nansum", "prod", "nanprod")},
     "max": _reduced("max", "max_axis"),

@@ -61,12 +61,30 @@ def _add_one() -> str:
     return "inferometer_add_one"
 
 
+_DISTRIBUTIONS = ("uniform", "normal", "gamma", "exponential", "poisson")
+_COUNTS = ("negative_binomial", "generalized_negative_binomial")
+
+
+def _sample(name: str) -> Form:
+    return Form(name, lambda mx, case: partial(getattr(mx, name), shape=case["draws"]))
+
+
+def _reset(mx: Any, *arrays: Any) -> Any:
+    mx.reset_arrays(*arrays, num_arrays=len(arrays))
+    return arrays
+
+
+def _sequence(name: str) -> Form:
+    return Form(name, lambda mx, _: partial(getattr(mx, name), use_sequence_length=True), whole=True)
+
+
 FORMS: Mapping[str, Form] = {
     "zeros": _filled("zeros"),
     "ones": _filled("ones"),
     "full": _filled("full", "value"),
     "zeros_like": named("zeros_like"),
     "ones_like": named("ones_like"),
+    "reset_arrays": Form("reset_arrays", lambda mx, _: partial(_reset, mx), symbolic=False),
     "arange": Form("arange", _range, creates=True),
     "random_uniform": _random("random_uniform", "low", "high", aliases=("uniform",)),
     "random_normal": _random("random_normal", "loc", "scale", aliases=("normal",)),
@@ -74,6 +92,12 @@ FORMS: Mapping[str, Form] = {
     "random_exponential": _random("random_exponential", "lam"),
     "random_poisson": _random("random_poisson", "lam"),
     "random_negative_binomial": _random("random_negative_binomial", "k", "p"),
+    "random_generalized_negative_binomial": _random("random_generalized_negative_binomial", "mu", "alpha"),
+    **{f"sample_{name}": _sample(f"sample_{name}") for name in (*_DISTRIBUTIONS, *_COUNTS)},
+    **{
+        name: named(name)
+        for name in (f"random_pdf_{each}" for each in (*_DISTRIBUTIONS, *_COUNTS, "dirichlet"))
+    },
     "random_randint": Form("random_randint", _integers, creates=True),
     "multinomial": Form(
         "sample_multinomial", lambda mx, case: lambda data: mx.sample_multinomial(data, shape=case["draws"])
@@ -92,6 +116,12 @@ FORMS: Mapping[str, Form] = {
     ),
     "index_copy": Form("contrib.index_copy", lambda mx, _: mx.contrib.index_copy, ("_contrib_index_copy",)),
     "one_hot": Form("one_hot", lambda mx, case: partial(mx.one_hot, depth=case["depth"], dtype="int64")),
+    "fill_element": Form(
+        "fill_element_0index", lambda mx, _: mx.fill_element_0index, symbolic=False, whole=True
+    ),
+    "sequence_last": _sequence("SequenceLast"),
+    "sequence_mask": _sequence("SequenceMask"),
+    "sequence_reverse": _sequence("SequenceReverse"),
     "where": named("where"),
     # a symbol's shape may not depend on values
     "boolean_mask": Form(

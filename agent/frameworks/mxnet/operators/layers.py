@@ -234,6 +234,7 @@ FORMS: Mapping[str, Form] = {
     ),
     "gelu": _leaky("gelu", "GELU"),
     **{name: with_parameters(name, "axis") for name in ("softmax", "log_softmax", "softmin")},
+    "softmax_activation": Form("SoftmaxActivation", lambda mx, _: mx.SoftmaxActivation),
     "dense": Form(
         "FullyConnected",
         lambda mx, case: partial(mx.FullyConnected, num_hidden=case["units"], flatten=False),
@@ -281,6 +282,24 @@ FORMS: Mapping[str, Form] = {
         # its grid has the two coordinates before the rows and columns
         lambda mx, _: lambda data, grid: mx.BilinearSampler(data, mx.transpose(grid, (0, 3, 1, 2))),
         ("BilinearSampler",),
+    ),
+    "grid_generator": Form(
+        "GridGenerator",
+        lambda mx, case: partial(
+            mx.GridGenerator, transform_type="affine", target_shape=case["target_shape"]
+        ),
+    ),
+    "spatial_transformer": Form(
+        "SpatialTransformer",
+        lambda mx, case: partial(
+            mx.SpatialTransformer,
+            target_shape=case.shapes["data"][2:],
+            transform_type="affine",
+            sampler_type="bilinear",
+        ),
+    ),
+    "correlation": with_parameters(
+        "Correlation", "kernel_size", "max_displacement", "stride1", "stride2", "pad_size"
     ),
     "conv1d": Form("Convolution", _convolution, gluon=_convolution_block("Conv1D")),
     "conv2d": Form("Convolution", _convolution, gluon=_convolution_block("Conv2D")),
@@ -339,6 +358,15 @@ FORMS: Mapping[str, Form] = {
     ),
     "layer_norm": Form("LayerNorm", partial(_normalized, "LayerNorm")),
     "instance_norm": Form("InstanceNorm", partial(_normalized, "InstanceNorm")),
+    "group_norm_per_group": Form(
+        "GroupNorm",
+        lambda mx, case: partial(mx.GroupNorm, num_groups=case["groups"], eps=case["epsilon"]),
+        gluon=Block(
+            "gluon.nn.GroupNorm",
+            lambda case: mxnet.gluon.nn.GroupNorm(case["groups"], case["epsilon"]),
+            {"gamma": "gamma", "beta": "beta"},
+        ),
+    ),
     "l2_normalization": Form(
         "L2Normalization", lambda mx, _: lambda data: mx.L2Normalization(data, mode="channel")
     ),

@@ -46,6 +46,7 @@ Function: TypeAlias = Callable[..., Any]
 """Takes the input arrays or symbols in the order of the table; returns one output or a list of outputs."""
 ND, SYM, GLUON = "nd", "sym", "gluon"
 _NO_GRADIENT = "MXNet has no gradient of it"
+_NO_KERNEL = re.compile("for MKLDNN|only support float|match specified type|DTypes are not|gemm on cpu not")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ class Form:
         training: Whether to use training mode even without a gradient, because inference mode differs.
         packed: The vectors that replace several inputs in ``mx.nd`` and ``mx.sym``, with the input names in
             order; joining the inputs is not timed. A block joins them itself.
+        whole: Whether the operator requires its integers, such as labels, in the type of its other inputs.
     """
 
     api: str
@@ -89,6 +91,7 @@ class Form:
     creates: bool = False
     training: bool = False
     packed: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: NOTHING)
+    whole: bool = False
 
     def forms(self, *, fused: bool) -> tuple[str, ...]:
         """Returns ``nd``, then ``sym`` and ``gluon`` if available; if ``fused``, ``sym`` and ``parts``."""
@@ -182,7 +185,7 @@ class _Call:
         except FAILURES as error:
             if _lacks_gradient(error):
                 raise NotSupportedHereError(_NO_GRADIENT) from error
-            raise self._failure(error) from error
+            raise _failure(self._given.where, error) from error
 
     def outputs(self) -> tuple[NDArray[Any], ...]:
         return tuple(np.array(output.asnumpy()) for output in self._outputs)
@@ -197,7 +200,7 @@ class _Call:
             for output in self._outputs:
                 output.wait_to_read()
         except FAILURES as error:
-            raise self._failure(error) from error
+            raise _failure(self._given.where, error) from error
 
     def _computed(self, record: bool) -> list[Any]:
         training = mxnet.autograd.train_mode() if self._given.training else nullcontext()
@@ -214,9 +217,6 @@ class _Call:
         ]
         mxnet.nd.waitall()
         return heads
-
-    def _failure(self, error: BaseException) -> Exception:
-        return prediction_failure(f"{self._given.where}: {reason(error)}", error)
 
 
 class _SymbolCall(_Call):
@@ -274,6 +274,12 @@ class _BlockCall(_Call):
             if name in found:
                 found[name] = parameter.grad().asnumpy().reshape(self._given.arrays[name].shape)
         return found
+
+
+def _failure(where: str, error: BaseException) -> Exception:
+    if _NO_KERNEL.search(str(error)):
+        return NotSupportedHereError(f"MXNet has no kernel for the type: {reason(error)}")
+    return prediction_failure(f"{where}: {reason(error)}", error)
 
 
 def _lacks_gradient(error: BaseException) -> bool:
@@ -389,6 +395,8 @@ class MXNetOperators(OperatorRunner):
         wanted = {spec.name for spec in operator.tensors(case) if spec.differentiable} if gradient else set()
         try:
             packed = found.packed if form != GLUON else NOTHING
+            if found.whole:
+                inputs = {name: array.astype(self.options.dtype) for name, array in inputs.items()}
             given = _Inputs(where, self._context, inputs, frozenset(wanted), found.training, packed)
             if form == SYM and operator.parts:
                 return _FusedCall(given, f"sym.{found.api}", found.make(mxnet.sym, case))
@@ -400,7 +408,7 @@ class MXNetOperators(OperatorRunner):
         except FAILURES as error:
             if _lacks_gradient(error):
                 raise NotSupportedHereError(_NO_GRADIENT) from error
-            raise prediction_failure(f"{where}: {reason(error)}", error) from error
+            raise _failure(where, error) from error
 
     def _function(self, form: Form, module: Any, case: Case) -> Function:
         function = form.make(module, case)

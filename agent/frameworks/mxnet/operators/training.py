@@ -14,7 +14,7 @@ from typing import Any
 from inferometer.agent.frameworks.mxnet.operators.runner import Block, Form, Function
 from inferometer.agent.frameworks.mxnet.runtime import mxnet
 from inferometer.agent.operators.operator import Case
-from inferometer.agent.operators.table.training import EPSILON
+from inferometer.agent.operators.table.optimizers import EPSILON, TENSORS
 
 
 def _loss(
@@ -44,23 +44,23 @@ def _smooth(mx: Any, beta: float, pred: Any, label: Any) -> Any:
     return mx.smooth_l1(pred - label, scalar=1 / sqrt(beta))
 
 
-def _update(name: str, *, kept: int = 0, fixed: Mapping[str, Any] | None = None, **renamed: str) -> Form:
+def _update(name: str, kept: int = 0, **renamed: str) -> Form:
     """Returns the form of a weight update.
 
     Args:
         name: The operator.
         kept: The number of states, counted from the last, that are outputs.
-        fixed: Attributes that do not depend on the case.
-        renamed: The table's name for each attribute except ``lr`` and ``wd``.
+        renamed: Its names for parameters of the table, by theirs.
     """
 
     def make(mx: Any, case: Case) -> Function:
-        update = getattr(mx, name)
-        attributes = {ours: case[theirs] for ours, theirs in {"lr": "lr", "wd": "wd", **renamed}.items()}
-        attributes |= fixed or {}
+        attributes = {renamed.get(ours, ours): value for ours, value in case.parameters.items()}
+        if name in _WITH_EPSILON:
+            attributes["epsilon"] = EPSILON
 
-        def one(weight: Any, grad: Any, *states: Any) -> Any:
-            return [update(weight, grad, *states, out=weight, **attributes), *states[len(states) - kept :]]
+        def one(weight: Any, *others: Any) -> Any:
+            getattr(mx, name)(weight, *others, out=weight, **attributes)
+            return [weight, *others[len(others) - kept :]]
 
         return one
 
@@ -88,16 +88,38 @@ def _adamw(mx: Any, case: Case) -> Function:
     return update
 
 
-def _multi_sgd(mx: Any, case: Case) -> Callable[..., Any]:
-    def update(*arrays: Any) -> Any:
-        weights = list(arrays[::2])
-        count = len(weights)
-        rates, decays = (case["lr"],) * count, (case["wd"],) * count
-        mx.multi_sgd_update(*arrays, out=weights, num_weights=count, lrs=rates, wds=decays)
-        return weights
+def _several(name: str) -> Form:
+    """Returns the form of an update of several weights, whose copies in float32 are outputs, too."""
+    each, lists = 2 + ("_mom_" in name) + ("_mp_" in name), {"lr": "lrs", "wd": "wds"}
 
-    return update
+    def make(mx: Any, case: Case) -> Function:
+        given = {
+            lists.get(key, key): (value,) * TENSORS if key in lists else value
+            for key, value in case.parameters.items()
+        }
 
+        def update(*arrays: Any) -> Any:
+            weights, lasts = ([*arrays[at : TENSORS * each : each]] for at in (0, each - 1))
+            getattr(mx, name)(*arrays, out=weights, num_weights=TENSORS, **given)
+            return weights + lasts * ("_mp_" in name)
+
+        return update
+
+    return Form(name, make, symbolic=False)
+
+
+def _end(name: str, *covers: str) -> Form:
+    return Form(name, lambda mx, _: getattr(mx, name), (name, *covers), whole=True)
+
+
+_ENDS = {
+    "softmax_cross_entropy": "softmax_cross_entropy",
+    "svm_output": "SVMOutput",
+    "linear_regression_output": "LinearRegressionOutput",
+    "logistic_regression_output": "LogisticRegressionOutput",
+    "mae_regression_output": "MAERegressionOutput",
+}
+_WITH_EPSILON = ("adam_update", "rmsprop_update", "ftml_update", "lamb_update_phase1")
 
 FORMS: Mapping[str, Form] = {
     "l1_loss": _loss("elemwise_sub abs", lambda mx, _, pred, label: mx.abs(pred - label), "L1Loss"),
@@ -141,16 +163,27 @@ FORMS: Mapping[str, Form] = {
         ("CTCLoss", "ctc_loss", "_contrib_CTCLoss", "_contrib_ctc_loss"),
         Block("gluon.loss.CTCLoss", lambda _: mxnet.gluon.loss.CTCLoss("TNC", "NT")),
     ),
-    "sgd_update": _update("sgd_update"),
-    "sgd_mom_update": _update("sgd_mom_update", momentum="momentum"),
-    "nag_mom_update": _update("nag_mom_update", momentum="momentum"),
-    "adam_update": _update("adam_update", kept=2, fixed={"epsilon": EPSILON}, beta1="beta1", beta2="beta2"),
+    **{name: _end(each) for name, each in _ENDS.items()},
+    "make_loss": _end("MakeLoss", "make_loss"),
+    "softmax_output": _end("SoftmaxOutput", "Softmax"),
+    "stop_gradient": _end("stop_gradient", "BlockGrad"),
+    **{name: _update(name) for name in ("sgd_update", "sgd_mom_update", "nag_mom_update", "signsgd_update")},
+    **{f"mp_{rule}_update": _update(f"mp_{rule}_update", 1) for rule in ("sgd", "sgd_mom", "nag_mom")},
+    **{
+        name: _several(name)
+        for kind in ("multi_", "multi_mp_", "preloaded_multi_", "preloaded_multi_mp_")
+        for name in (f"{kind}sgd_update", f"{kind}sgd_mom_update")
+    },
+    "adam_update": _update("adam_update", 2),
     "adamw_update": Form("contrib.adamw_update", _adamw, ("_adamw_update",), symbolic=False),
-    "rmsprop_update": _update("rmsprop_update", kept=1, fixed={"epsilon": EPSILON}, gamma1="alpha"),
-    "ftrl_update": _update("ftrl_update", kept=2, lamda1="lamda1", beta="beta"),
-    "signsgd_update": _update("signsgd_update"),
-    "signum_update": _update("signum_update", kept=1, momentum="momentum"),
-    "multi_sgd_update": Form("multi_sgd_update", _multi_sgd, symbolic=False),
+    "rmsprop_update": _update("rmsprop_update", 1, alpha="gamma1"),
+    "rmspropalex_update": _update("rmspropalex_update", 3, alpha="gamma1", momentum="gamma2"),
+    "ftrl_update": _update("ftrl_update", 2),
+    "ftml_update": _update("ftml_update", 3),
+    "signum_update": _update("signum_update", 1),
+    "lamb_update_phase1": _update("lamb_update_phase1", 2),
+    "lamb_update_phase2": _update("lamb_update_phase2"),
+    "multi_lars": Form("multi_lars", lambda mx, case: partial(mx.multi_lars, eta=case["eta"], eps=EPSILON)),
 }
 
 

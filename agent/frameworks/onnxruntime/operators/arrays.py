@@ -11,8 +11,15 @@ from typing import Any
 import numpy as np
 import onnx
 
-from inferometer.agent.frameworks.onnxruntime.operators.runner import Form, Graph, node, single, with_numbers
-from inferometer.agent.operators.operator import Case
+from inferometer.agent.frameworks.onnxruntime.operators.runner import (
+    IN_PLACE,
+    Form,
+    Graph,
+    node,
+    single,
+    with_numbers,
+)
+from inferometer.agent.operators.operator import Case, Category, operators
 
 
 def _constant(output: str, shape: str, value: float, dtype: np.dtype[Any]) -> onnx.NodeProto:
@@ -222,6 +229,7 @@ FORMS: Mapping[str, Form] = {
     "gather_nd": Form("Transpose GatherND", _gather_nd),
     "scatter_nd": Form("Transpose ScatterND", _scatter_nd),
     "index_copy": Form("Unsqueeze ScatterND", _index_copy),
+    "sequence_reverse": single("ReverseSequence", "data", "lengths", time_axis=0, batch_axis=1),
     "one_hot": Form("OneHot", _one_hot),
     "where": single("Where", "mask", "data", "other"),
     "boolean_mask": single("Compress", "data", "mask", axis=0),
@@ -255,17 +263,13 @@ FORMS: Mapping[str, Form] = {
 
 
 MISSING: Mapping[str, str] = {
-    **dict.fromkeys(
-        (
-            "random_gamma",
-            "random_exponential",
-            "random_poisson",
-            "random_negative_binomial",
-            "random_randint",
-        ),
-        _FEW,
-    ),
+    **{
+        name: _FEW
+        for name, each in operators().items()
+        if each.category is Category.RANDOM and each.check and name not in FORMS
+    },
     "shuffle": "ONNX has no random permutation",
+    "reset_arrays": IN_PLACE,
     "custom_add_one": "ONNX Runtime takes custom operators from compiled libraries only, not from Python",
     "ravel_index": "ONNX has no operator that converts coordinates",
     "unravel_index": "ONNX has no operator that converts coordinates",

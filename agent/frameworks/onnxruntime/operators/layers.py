@@ -7,6 +7,7 @@ directions.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -95,6 +96,26 @@ def _nearest(case: Case, dtype: np.dtype[Any]) -> Graph:
 def _bilinear(case: Case, dtype: np.dtype[Any]) -> Graph:
     sizes = [*case.shapes["data"][:2], *pair_of(case, "output")]
     return Graph([node("Resize", "data", "", "", "sizes", mode="linear")], constants={"sizes": sizes})
+
+
+def _affine_grid(data: str, batch: int, size: Sequence[int]) -> Graph:
+    """Returns the graph of a grid, (batch, rows, columns, 2), from rows of six numbers."""
+    nodes = [
+        node("Reshape", data, "matrices", output="theta"),
+        node("AffineGrid", "theta", "size", output="grid", align_corners=1),
+    ]
+    return Graph(nodes, constants={"matrices": [batch, 2, 3], "size": [batch, 1, *size]})
+
+
+def _grid(case: Case, dtype: np.dtype[Any]) -> Graph:
+    grid = _affine_grid("data", case.shapes["data"][0], case["target_shape"])
+    return replace(grid, nodes=[*grid.nodes, node("Transpose", "grid", perm=[0, 3, 1, 2])])
+
+
+def _transformed(case: Case, dtype: np.dtype[Any]) -> Graph:
+    batch, _, *size = case.shapes["data"]
+    grid = _affine_grid("loc", batch, size)
+    return replace(grid, nodes=[*grid.nodes, node("GridSample", "data", "grid", align_corners=1)])
 
 
 def _roi_pooled(case: Case, dtype: np.dtype[Any]) -> Graph:
@@ -229,6 +250,8 @@ FORMS: Mapping[str, Form] = {
     "embedding": single("Gather", "weight", "data", axis=0),
     "col2im": Form("Col2Im", _col2im),
     "grid_sample": single("GridSample", "data", "grid", align_corners=1),
+    "grid_generator": Form("Reshape AffineGrid Transpose", _grid),
+    "spatial_transformer": Form("Reshape AffineGrid GridSample", _transformed),
     **dict.fromkeys(
         ("conv1d", "conv2d", "conv3d", "depthwise_conv2d"), Form("Conv", partial(_convolved, "Conv"))
     ),
@@ -267,6 +290,8 @@ FORMS: Mapping[str, Form] = {
 
 
 MISSING: Mapping[str, str] = {
+    "softmax_activation": "it is softmax, which ONNX has under this name only",
+    "group_norm_per_group": "ONNX's GroupNormalization has a scale and a shift for each channel",
     "im2col": "ONNX has only the opposite, Col2Im",
     "adaptive_avg_pool2d": "ONNX pools by windows of one size, and these have several",
 }

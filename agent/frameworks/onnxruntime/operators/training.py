@@ -11,9 +11,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from inferometer.agent.frameworks.onnxruntime.operators.runner import Form, Graph, node
-from inferometer.agent.operators.operator import Case
-from inferometer.agent.operators.table.training import UPDATES
+from inferometer.agent.frameworks.onnxruntime.operators.runner import Form, Graph, node, single
+from inferometer.agent.operators.operator import Case, Category, operators
 
 _Step: TypeAlias = tuple[str, ...]
 """An operator, followed by its inputs and its output."""
@@ -87,6 +86,7 @@ FORMS: Mapping[str, Form] = {
         ("Sub", "positive", "product", "each"),
     ),
     "softmax_ce": Form("LogSoftmax Mul ReduceSum Neg ReduceMean", _softmax_ce),
+    "softmax_cross_entropy": single("SoftmaxCrossEntropyLoss", "data", "label", reduction="sum"),
     "smooth_l1": _loss(
         *_SMOOTH,
         scalars=lambda case: {
@@ -122,7 +122,7 @@ FORMS: Mapping[str, Form] = {
 
 MISSING: Mapping[str, str] = {
     "ctc_loss": "ONNX defines no connectionist temporal classification",
-    **{operator.name: _OTHER for operator in UPDATES},
+    **{name: _OTHER for name, each in operators().items() if each.category is Category.OPTIMIZER},
     "sgd_mom_update": _PREVIEW.format("Momentum"),
     "nag_mom_update": _PREVIEW.format("Momentum"),
     "adam_update": _PREVIEW.format("Adam"),

@@ -90,6 +90,9 @@ def _lq(data: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 FORMS: Mapping[str, Form] = {
+    "all_finite": Form(
+        "torch.isfinite torch.all", lambda _: lambda data: data.isfinite().all(), ("isfinite", "all")
+    ),
     "add": _ADD,
     "subtract": _SUBTRACT,
     "multiply": _MULTIPLY,
@@ -200,6 +203,7 @@ FORMS: Mapping[str, Form] = {
 
 
 MISSING: Mapping[str, str] = {
+    "cast_storage": "the outputs of an operator are dense tensors in PyTorch",
     "add_n": "PyTorch has no sum of several tensors; torch.sum takes a torch.stack of them, which copies",
     "cbrt": _NO_CUBE_ROOT,
     "rcbrt": _NO_CUBE_ROOT,

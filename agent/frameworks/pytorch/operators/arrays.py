@@ -98,6 +98,32 @@ def _unravel_index(case: Case) -> Function:
     return lambda indices: torch.stack(torch.unravel_index(indices, case["shape"]))
 
 
+def _distribution(name: str, *given: torch.Tensor) -> Any:
+    if name == "generalized_negative_binomial":
+        mu, alpha = given
+        name, given = "negative_binomial", (1 / alpha, 1 / (1 + mu * alpha))
+    if name == "negative_binomial":  # the class counts the successes, so that one there is a failure here
+        given = given[0], 1 - given[1]
+    return getattr(distributions, name.title().replace("_", ""))(*given, validate_args=False)
+
+
+def _sample(name: str) -> Form:
+    def sample(case: Case, *given: torch.Tensor) -> Any:
+        given = (given[0], 1 / given[1]) if name == "gamma" else given  # from a scale to a rate
+        return _distribution(name, *given).sample((case["draws"],)).movedim(0, -1)
+
+    return Form("torch.distributions.Distribution.sample", lambda case: partial(sample, case))
+
+
+def _density(name: str) -> Form:
+    def density(sample: torch.Tensor, *given: torch.Tensor) -> Any:
+        return _distribution(name, *(each.unsqueeze(1) for each in given)).log_prob(sample).exp()
+
+    return Form("torch.distributions.Distribution.log_prob torch.exp", lambda _: density)
+
+
+_COUNTS = ("poisson", "negative_binomial", "generalized_negative_binomial")
+_DISTRIBUTIONS = ("uniform", "normal", "gamma", "exponential", *_COUNTS)
 _MODES = {"constant": "constant", "edge": "replicate", "reflect": "reflect"}
 
 
@@ -162,6 +188,7 @@ FORMS: Mapping[str, Form] = {
     ),
     "zeros_like": function("zeros_like"),
     "ones_like": function("ones_like"),
+    "reset_arrays": Form("torch.Tensor.zero_", lambda _: lambda *tensors: [each.zero_() for each in tensors]),
     "arange": Form(
         "torch.arange, torch.Tensor.repeat_interleave", _range, ("arange", "repeat_interleave"), creates=True
     ),
@@ -175,6 +202,12 @@ FORMS: Mapping[str, Form] = {
     "random_negative_binomial": _drawn_from(
         distributions.NegativeBinomial, lambda case: (case["k"], 1 - case["p"]), "poisson"
     ),
+    "random_generalized_negative_binomial": _drawn_from(
+        distributions.NegativeBinomial,
+        lambda case: (1 / case["alpha"], 1 - 1 / (1 + case["mu"] * case["alpha"])),
+    ),
+    **{f"sample_{name}": _sample(name) for name in _DISTRIBUTIONS},
+    **{f"random_pdf_{name}": _density(name) for name in (*_DISTRIBUTIONS, "dirichlet")},
     "random_randint": Form("torch.randint", _integers, creates=True),
     "bernoulli": function("bernoulli"),
     "multinomial": Form(
@@ -200,6 +233,10 @@ FORMS: Mapping[str, Form] = {
         "torch.index_copy", lambda _: lambda data, indices, source: torch.index_copy(data, 0, indices, source)
     ),
     "one_hot": function("nn.functional.one_hot", num_classes="depth"),
+    "fill_element": Form(
+        "torch.scatter",
+        lambda _: lambda data, source, indices: data.scatter(1, indices.unsqueeze(1), source.unsqueeze(1)),
+    ),
     "where": function("where"),
     "boolean_mask": Form(_INDEXED, lambda _: lambda data, mask: data[mask], ("index",)),
     "slice": Form(f"{_INDEXED}, torch.clone", _slice, ("slice", "slice_copy")),

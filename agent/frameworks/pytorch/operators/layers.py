@@ -5,7 +5,7 @@ It also has resizing, image sampling, normalizations, and the functions of ``tor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch.nn.functional as functional
 from torch import _VF
 
 from inferometer.agent.frameworks.pytorch.operators.runner import Form, Function, function
-from inferometer.agent.operators.operator import Case
+from inferometer.agent.operators.operator import Case, NotSupportedHereError
 from inferometer.agent.operators.table.convolution import Window, groups_of, pair_of, window_of
 
 
@@ -123,6 +123,18 @@ def _group_norm(case: Case) -> Function:
     return lambda data, gamma, beta: functional.group_norm(data, case["groups"], gamma, beta, case["epsilon"])
 
 
+def _affine_grid(transformations: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
+    count = len(transformations)
+    return functional.affine_grid(transformations.view(count, 2, 3), [count, 1, *size], align_corners=True)
+
+
+def _grid_sample(data: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+    if data.device.type == "cpu" and data.element_size() == 2 and data[0, 0].numel() >= 1 << 15:
+        # the places of pixels overflow, so it reads and writes elsewhere
+        raise NotSupportedHereError("PyTorch samples no images of 32768 pixels or more in 16 bits on a CPU")
+    return functional.grid_sample(data, grid, align_corners=True)
+
+
 def _rms_norm(case: Case) -> Function:
     shape = case.shapes["data"][-1:]
     return lambda data, gamma: functional.rms_norm(data, shape, gamma, case["epsilon"])
@@ -184,9 +196,17 @@ FORMS: Mapping[str, Form] = {
         ("col2im",),
     ),
     "grid_sample": Form(
-        "torch.nn.functional.grid_sample",
-        lambda _: partial(functional.grid_sample, align_corners=True),
-        ("grid_sampler", "grid_sampler_2d"),
+        "torch.nn.functional.grid_sample", lambda _: _grid_sample, ("grid_sampler", "grid_sampler_2d")
+    ),
+    "grid_generator": Form(
+        "torch.nn.functional.affine_grid",
+        lambda case: lambda data: _affine_grid(data, case["target_shape"]).permute(0, 3, 1, 2),
+        ("affine_grid_generator",),
+    ),
+    "spatial_transformer": Form(
+        "torch.nn.functional.affine_grid torch.nn.functional.grid_sample",
+        lambda _: lambda data, loc: _grid_sample(data, _affine_grid(loc, data.shape[2:])),
+        ("affine_grid_generator", "grid_sampler"),
     ),
     **{name: _convolution(name) for name in ("conv1d", "conv2d", "conv3d")},
     "depthwise_conv2d": _convolution("conv2d"),
@@ -255,4 +275,9 @@ FORMS: Mapping[str, Form] = {
 }
 
 
-MISSING: Mapping[str, str] = {"roi_pool": _NO_REGIONS, "roi_align": _NO_REGIONS}
+MISSING: Mapping[str, str] = {
+    "softmax_activation": "it is softmax, which PyTorch has under this name only",
+    "group_norm_per_group": "PyTorch's group_norm has a scale and a shift for each channel",
+    "roi_pool": _NO_REGIONS,
+    "roi_align": _NO_REGIONS,
+}

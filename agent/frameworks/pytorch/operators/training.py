@@ -7,6 +7,7 @@ functions that the optimisers of ``torch.optim`` call.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch.optim.sgd import sgd
 
 from inferometer.agent.frameworks.pytorch.operators.runner import Form, Function
 from inferometer.agent.operators.operator import Case
-from inferometer.agent.operators.table.training import EPSILON
+from inferometer.agent.operators.table.optimizers import EPSILON
 
 
 def _loss(name: str, aten: str = "", **renamed: str) -> Form:
@@ -74,59 +75,30 @@ def _sgd(case: Case, *, nesterov: bool = False, several: bool = False) -> Functi
         return weight
 
     def many(*tensors: torch.Tensor) -> Any:
-        weights, grads = list(tensors[::2]), list(tensors[1::2])
-        sgd(weights, grads, [None] * len(weights), **settings)
+        each = 3 if momentum else 2
+        weights, grads = list(tensors[::each]), list(tensors[1::each])
+        states: list[Any] = list(tensors[2::each]) if momentum else [None] * len(weights)
+        sgd(weights, grads, states, **settings)
         return weights
 
     return many if several else one
 
 
-def _adam(case: Case, update: Any) -> Function:
-    steps = [torch.tensor(_LATE)]
-    settings = {"lr": case["lr"], "beta1": case["beta1"], "beta2": case["beta2"], "weight_decay": case["wd"]}
+def _update(function: Any, empty: int = 0, step: float = 0.0, **fixed: Any) -> Form:
+    """Returns the form of an update by a function of torch.optim with ``empty`` lists of unused states."""
 
-    def one(weight: torch.Tensor, grad: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> Any:
-        update(
-            [weight], [grad], [mean], [var], [], steps, amsgrad=False, maximize=False, eps=EPSILON, **settings
-        )
-        return weight, mean, var
+    def make(case: Case) -> Function:
+        steps = [torch.tensor(step)]
+        settings = {"weight_decay" if key == "wd" else key: value for key, value in case.parameters.items()}
 
-    return one
+        def one(weight: torch.Tensor, *others: torch.Tensor) -> Any:
+            lists = [[each] for each in others] + [[] for _ in range(empty)]
+            function([weight], *lists, steps, eps=EPSILON, **settings, **fixed)
+            return weight, *others[1:]
 
+        return one
 
-def _rmsprop(case: Case) -> Function:
-    steps = [torch.tensor(0.0)]
-    settings: dict[str, Any] = {
-        "lr": case["lr"],
-        "alpha": case["alpha"],
-        "eps": EPSILON,
-        "weight_decay": case["wd"],
-        "momentum": 0.0,
-        "centered": False,
-    }
-
-    def one(weight: torch.Tensor, grad: torch.Tensor, var: torch.Tensor) -> Any:
-        rmsprop([weight], [grad], [var], [], [], steps, **settings)
-        return weight, var
-
-    return one
-
-
-def _adagrad(case: Case) -> Function:
-    steps = [torch.tensor(0.0)]
-    settings: dict[str, Any] = {
-        "lr": case["lr"],
-        "weight_decay": case["wd"],
-        "lr_decay": 0.0,
-        "eps": EPSILON,
-        "maximize": False,
-    }
-
-    def one(weight: torch.Tensor, grad: torch.Tensor, total: torch.Tensor) -> Any:
-        adagrad([weight], [grad], [total], steps, **settings)
-        return weight, total
-
-    return one
+    return Form(f"{function.__module__}.{function.__name__}", make)
 
 
 FORMS: Mapping[str, Form] = {
@@ -148,18 +120,28 @@ FORMS: Mapping[str, Form] = {
         ("kl_div",),
     ),
     "ctc_loss": Form("torch.nn.functional.log_softmax torch.ctc_loss", _ctc, ("ctc_loss",)),
+    "softmax_cross_entropy": Form(
+        "torch.nn.functional.cross_entropy",
+        lambda _: partial(functional.cross_entropy, reduction="sum"),
+        ("cross_entropy_loss",),
+    ),
+    "stop_gradient": Form("torch.Tensor.detach torch.clone", lambda _: lambda data: data.detach().clone()),
     "sgd_update": Form("torch.optim.sgd.sgd", _sgd),
     "sgd_mom_update": Form("torch.optim.sgd.sgd", _sgd),
     "nag_mom_update": Form("torch.optim.sgd.sgd", lambda case: _sgd(case, nesterov=True)),
-    "adam_update": Form("torch.optim.adam.adam", lambda case: _adam(case, adam)),
-    "adamw_update": Form("torch.optim.adamw.adamw", lambda case: _adam(case, adamw)),
-    "rmsprop_update": Form("torch.optim.rmsprop.rmsprop", _rmsprop),
-    "adagrad_update": Form("torch.optim.adagrad.adagrad", _adagrad),
-    "multi_sgd_update": Form("torch.optim.sgd.sgd", lambda case: _sgd(case, several=True)),
+    "adam_update": _update(adam, 1, _LATE, amsgrad=False, maximize=False),
+    "adamw_update": _update(adamw, 1, _LATE, amsgrad=False, maximize=False),
+    "rmsprop_update": _update(rmsprop, 2, momentum=0.0, centered=False),
+    "adagrad_update": _update(adagrad, lr_decay=0.0, maximize=False),
+    **dict.fromkeys(
+        ("multi_sgd_update", "multi_sgd_mom_update"),
+        Form("torch.optim.sgd.sgd", lambda case: _sgd(case, several=True)),
+    ),
 }
 
 
 MISSING: Mapping[str, str] = {
+    "rmspropalex_update": "the centered RMSprop of torch.optim adds ε outside of the root",
     "ftrl_update": "torch.optim has no FTRL",
     "signsgd_update": "torch.optim has no signSGD",
     "signum_update": "torch.optim has no Signum",

@@ -18,6 +18,8 @@ from inferometer.evaluators.kinds.operators.checks import (
     WrongRunError,
     check,
     computed,
+    gradient_difference,
+    output_difference,
 )
 from inferometer.evaluators.kinds.operators.options import Mode
 from tests.integration.operator_frameworks import WRONG, Numbers
@@ -123,6 +125,38 @@ def test_runs_in_place_differ_and_those_of_random_ones_have_properties() -> None
     later_runs(replace(ADD, reference=None), found).compare(other)  # type: ignore[arg-type]
     with pytest.raises(WrongRunError, match="of a timed run are wrong: all are equal"):
         later_runs(replace(ADD, reference=None, check=refuse), found).compare(other)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("name", "right"), [("make_loss", 1), ("stop_gradient", 0)])
+def test_the_gradient_of_a_layer_that_ends_a_network_is_that_of_its_loss(name: str, right: int) -> None:
+    operator = operators()[name]
+    case = operator.cases(Preset.SMALL)[0]
+    inputs = draw_inputs(operator, case, np.dtype(np.float32), 0)
+    for value in (0, 1):
+        gradients = {"data": np.full_like(inputs["data"], value)}
+        found = gradient_difference(operator, case, inputs, gradients, "float32")
+        assert found is not None
+        assert found.is_right is (value == right)
+
+
+def test_an_output_is_as_precise_as_its_own_type() -> None:
+    """The new weight is rounded to float16, and its copy is not."""
+    operator = operators()["mp_sgd_update"]
+    case = operator.cases(Preset.SMALL)[0]
+    inputs = draw_inputs(operator, case, np.dtype(np.float32), 0)
+    assert {name: array.dtype.name for name, array in inputs.items()} == {
+        "weight": "float16",
+        "grad": "float16",
+        "weight32": "float32",
+    }
+    assert operator.reference is not None
+    new, copy = operator.reference([array.astype(np.float64) for array in inputs.values()], case.parameters)
+    for outputs, is_right in (
+        ([new.astype(np.float16), copy.astype(np.float32)], True),
+        ([new.astype(np.float32), copy.astype(np.float16).astype(np.float32)], False),
+        ([inputs["weight"], copy.astype(np.float32)], False),
+    ):
+        assert output_difference(operator, case, inputs, outputs, "float32").is_right is is_right
 
 
 def test_a_wrong_result_has_its_reason() -> None:

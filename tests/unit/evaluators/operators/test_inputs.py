@@ -56,6 +56,7 @@ HOLDS = {
     Values.DISTINCT: lambda found: len(np.unique(found)) == found.size and np.ptp(found) < 1,
     Values.BOOLEAN: lambda found: set(np.unique(found)) == {0, 1},
     Values.INDICES: lambda found: set(np.unique(found)) == set(range(7)),
+    Values.LENGTHS: lambda found: set(np.unique(found)) == set(range(1, 8)),
     Values.DISTINCT_INDICES: lambda found: sorted(found.flat) == list(range(found.size)),
     Values.MASK: lambda found: found.any() and not found.all(),
     Values.BOXES: lambda found: (found[:, 3:] >= found[:, 1:3]).all() and found[:, 0].max() <= 6,
@@ -67,7 +68,12 @@ HOLDS = {
 
 SHAPES = {Values.BOXES: (64, 5)}
 LIMITS = {Values.DISTINCT_INDICES: 64 * 64}
-TYPES = {Values.INDICES: np.int64, Values.DISTINCT_INDICES: np.int64, Values.MASK: np.bool_}
+TYPES = {
+    Values.INDICES: np.int64,
+    Values.LENGTHS: np.int64,
+    Values.DISTINCT_INDICES: np.int64,
+    Values.MASK: np.bool_,
+}
 
 
 def limited(values, seed=0):
