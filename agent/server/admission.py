@@ -184,11 +184,8 @@ class HostNames:
             return cls(None if secret or not is_loopback(host) else (host,))
         allowed = tuple(allowed)
         for name in allowed:
-            if (
-                name != EVERY_HOST
-                and not _is_address(_bare_name(name))
-                and not _HOST_NAME.fullmatch(_bare_name(name))
-            ):
+            bare = _bare_name(name)
+            if name != EVERY_HOST and not _is_address(bare) and not _HOST_NAME.fullmatch(bare):
                 raise ConfigurationError(
                     f'allowed_hosts has "{one_line(name, 80)}", which is not a name; give names without a '
                     f"port, such as models.example.org, or {EVERY_HOST} for every name"

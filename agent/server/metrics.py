@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from http.server import ThreadingHTTPServer
@@ -270,17 +271,9 @@ class Metrics:
         )
         self._answered: dict[tuple[str, str], tuple[Tally, Tally, Distribution]] = {}
         """The counters of the calls that were answered with OK, by method and model."""
-        for metric in (
-            self._requests,
-            self._request_seconds,
-            self._in_flight,
-            self._prediction_seconds,
-            self._batch_inputs,
-            self._failures,
-            self._hangs,
-            self._queue_seconds,
-        ):
-            registry.register(metric)
+        for metric in vars(self).values():
+            if isinstance(metric, _Labelled):
+                registry.register(metric)
         registry.register(_LoadCollector(load))
         registry.register(GpuMetrics())
         ProcessCollector(registry=registry)
@@ -375,13 +368,11 @@ class _LoadCollector(Collector):
         waiting = GaugeMetricFamily(
             "inferometer_queue_requests", "Requests that wait for their batch to begin.", labels=("model",)
         )
-        copies: dict[tuple[str, ...], int] = {}
-        queues: dict[str, int] = {}
+        copies, queues = Counter[tuple[str, ...]](), Counter[str]()
         for model in load.models:
             manifest, device = model.manifest, str(model.description.device)
-            key = (manifest.name, manifest.version, manifest.framework.name, device)
-            copies[key] = copies.get(key, 0) + 1
-            queues[manifest.name] = queues.get(manifest.name, 0) + model.waiting
+            copies[manifest.name, manifest.version, manifest.framework.name, device] += 1
+            queues[manifest.name] += model.waiting
         for values, count in copies.items():
             loaded.add_metric(values, count)
         for name, count in queues.items():

@@ -107,7 +107,8 @@ class AccessLog:
         """Logs the call."""
         if code is grpc.StatusCode.OK and not _log.isEnabledFor(logging.INFO):  # as nearly always
             return
-        level = _level_of(call, code)
+        level = logging.DEBUG if call.method.startswith(_FREQUENT) else logging.INFO
+        level = logging.WARNING if code in _FAULTS else level
         if not _log.isEnabledFor(level):
             return
         duration_s = round(duration_ns / _NS_PER_S, 6)
@@ -119,12 +120,6 @@ class AccessLog:
             duration_ns / 1e6,
             extra={"code": code.name, "duration_s": duration_s, "model": call.model, "peer": call.peer},
         )
-
-
-def _level_of(call: Call, code: grpc.StatusCode) -> int:
-    if code in _FAULTS:
-        return logging.WARNING
-    return logging.DEBUG if call.method.startswith(_FREQUENT) else logging.INFO
 
 
 class Observation:

@@ -228,7 +228,10 @@ class AgentServer:
                 self._http = self._open_http(v2, options.http_port)
                 self.registry_service.http_port = self._http.port
         except ConfigurationError:
-            self._close_unbound()
+            self._server.close()
+            self._observation.close()
+            if self._shared_memory is not None:
+                self._shared_memory.close()
             raise
         if self._shared_memory is not None:
             self._shared_memory.peers.listen(options.host, port)
@@ -359,12 +362,6 @@ class AgentServer:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-    def _close_unbound(self) -> None:
-        self._server.close()
-        self._observation.close()
-        if self._shared_memory is not None:
-            self._shared_memory.close()
 
     def _bind(self) -> int:
         bound(self._options.host, self._options.port).close()  # for the reason, which gRPC does not report
