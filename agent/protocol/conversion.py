@@ -180,7 +180,11 @@ def _plain_counters(kind: Any) -> list[str]:
 
 
 _WEIGHTS = {weights: predict_pb2.Weights.Value(f"WEIGHTS_{weights.name}") for weights in Weights}
+_WEIGHTS_BACK: dict[int, Weights] = {number: weights for weights, number in _WEIGHTS.items()}
+_WEIGHTS_BACK[predict_pb2.WEIGHTS_UNSPECIFIED] = Weights.PRETRAINED
 _PRECISIONS = {each: predict_pb2.Precision.Value(f"PRECISION_{each.name}") for each in Precision}
+_PRECISIONS_BACK: dict[int, Precision | None] = {number: each for each, number in _PRECISIONS.items()}
+_PRECISIONS_BACK[predict_pb2.PRECISION_UNSPECIFIED] = None
 
 
 def read_inputs(messages: Iterable[predict_pb2.Input]) -> tuple[Input, ...]:
@@ -250,22 +254,16 @@ def open_request(
 
 def _read_weights(number: int) -> Weights:
     """Raises ConfigurationError for an unknown number; unspecified means pretrained weights."""
-    if number == predict_pb2.WEIGHTS_UNSPECIFIED:
-        return Weights.PRETRAINED
-    for weights, known in _WEIGHTS.items():
-        if known == number:
-            return weights
-    raise ConfigurationError(f"weights {number} are not known")
+    if number not in _WEIGHTS_BACK:
+        raise ConfigurationError(f"weights {number} are not known")
+    return _WEIGHTS_BACK[number]
 
 
 def _read_precision(number: int) -> Precision | None:
     """Raises ConfigurationError for an unknown number; unspecified means the model's own precision, None."""
-    if number == predict_pb2.PRECISION_UNSPECIFIED:
-        return None
-    for precision, known in _PRECISIONS.items():
-        if known == number:
-            return precision
-    raise ConfigurationError(f"precision {number} is not known")
+    if number not in _PRECISIONS_BACK:
+        raise ConfigurationError(f"precision {number} is not known")
+    return _PRECISIONS_BACK[number]
 
 
 def read_device(message: predict_pb2.Device) -> Device:

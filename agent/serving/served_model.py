@@ -205,7 +205,8 @@ class ServedModel:
             if request.is_answered:
                 self._check_waiting(request)
                 return request.outcome
-            waker = self._waker()
+            loop = asyncio.get_running_loop()
+            waker = self._wakers.get(loop) or self._wakers.setdefault(loop, Waker(loop))
             while not await waker.wait(request, self._next_look_ns(request)):
                 self._check_waiting(request)
             return request.outcome
@@ -287,14 +288,6 @@ class ServedModel:
         if self._queue.leave(request) and request.trace is not None:
             record_wait(request.trace, request.came_ns, self._clock())
         self.statistics.failed(self._clock() - request.came_ns)
-
-    def _waker(self) -> Waker:
-        """Returns the waker of the running event loop."""
-        loop = asyncio.get_running_loop()
-        waker = self._wakers.get(loop)
-        if waker is None:
-            waker = self._wakers[loop] = Waker(loop)
-        return waker
 
     def _check_not_hung(self) -> None:
         limit_ns = self._predict_timeout_ns
