@@ -309,6 +309,19 @@ class Trainer(Closeable):
                 )
         return TrainingBatch(inputs, np.ascontiguousarray(targets))
 
+    def sample_shape(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+        """Returns the shape of the model's only output without its batch axis, given a batch of one.
+
+        Raises ArtifactError if the loss takes no output of this shape.
+        """
+        axes = ("time steps", "classes") if self.loss is Loss.CTC else ("classes",)
+        if len(shapes) != 1 or shapes[0][0] != 1 or len(shapes[0]) != 1 + len(axes):
+            raise ArtifactError(
+                f"{self}: its output for one sample has the shape {', '.join(map(str, shapes))}; allowed for "
+                f"the loss {self.loss.value}: (1, {', '.join(axes)})"
+            )
+        return tuple(shapes[0][1:])
+
     def checked_inputs(self, inputs: NDArray[Any]) -> NDArray[Any]:
         """Returns inputs in C order if they match the manifest; raises TrainingError if they do not."""
         return checked_array(str(self), self.manifest.tensors[0], inputs, TrainingError)

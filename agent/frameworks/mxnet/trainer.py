@@ -52,7 +52,7 @@ from inferometer.manifests.errors import (
     OutputError,
     TrainingError,
 )
-from inferometer.manifests.schema import Loss, ModelManifest
+from inferometer.manifests.schema import ModelManifest
 
 _APIS = ("gluon", "module")
 _FIRST_SCALE = 65536.0
@@ -249,7 +249,8 @@ class MXNetTrainer(Trainer):
         )
         element_type = inputs.element_type.value
         symbol = symbol_of(net, [inputs.input_layer], element_type)
-        shape = self._find_output_shape(symbol)
+        _, shapes, _ = symbol.infer_shape(**{inputs.input_layer: (1, *inputs.dimensions)})
+        shape = self.sample_shape(shapes)
         data = mxnet.sym.var(inputs.input_layer, dtype=element_type)
         precision = options.predictor.precision
         network: TrainedNetwork
@@ -266,17 +267,6 @@ class MXNetTrainer(Trainer):
         training = _Training(network, net, shape, Updates(optimizer, len(self._contexts)), scale=scale)
         mxnet.nd.waitall()
         return training
-
-    def _find_output_shape(self, symbol: Any) -> tuple[int, ...]:
-        inputs = self.manifest.inputs[0].parameters
-        _, shapes, _ = symbol.infer_shape(**{inputs.input_layer: (1, *inputs.dimensions)})
-        axes = ("time steps", "classes") if self.loss is Loss.CTC else ("classes",)
-        if len(shapes) != 1 or shapes[0][0] != 1 or len(shapes[0]) != 1 + len(axes):
-            raise ArtifactError(
-                f"{self}: its output for one sample has the shape {', '.join(map(str, shapes))}; allowed for "
-                f"the loss {self.loss.value}: (1, {', '.join(axes)})"
-            )
-        return tuple(shapes[0][1:])
 
     def _start(self, training: _Training, kvstore: str) -> None:
         """Joins the other ranks, and sets all copies of the parameters to the values of rank 0."""

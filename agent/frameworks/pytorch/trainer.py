@@ -98,7 +98,9 @@ class PyTorchTrainer(Trainer):
         self._found_threads = torch.get_num_threads()
         module = self._build()
         try:
-            self._set_cudnn_benchmark()
+            if (wanted := self.options.predictor.cudnn_benchmark) is not None:
+                CUDNN_BENCHMARK.hold(wanted=wanted)
+                self._holds_cudnn = True
             if self.options.rank.count > 1:
                 self._ranks = Ranks(str(self), self.options.rank, communication, self._device)
                 with self._translated("begin alike", TrainingError):
@@ -206,24 +208,12 @@ class PyTorchTrainer(Trainer):
         with self._translated(f"move the model to {self.options.devices[0]}", DeviceError):
             return module.to(self._device)
 
-    def _set_cudnn_benchmark(self) -> None:
-        wanted = self.options.predictor.cudnn_benchmark
-        if wanted is not None:
-            CUDNN_BENCHMARK.hold(wanted=wanted)
-            self._holds_cudnn = True
-
     def _find_output_shape(self, training: _Training) -> tuple[int, ...]:
         wanted = self.manifest.inputs[0].parameters
         with self._translated("run the model", ArtifactError):
             zeros = np.zeros((1, *wanted.dimensions), wanted.element_type.value)
             shape = tuple(training.evaluate(self._copied(zeros)).shape)
-        axes = ("time steps", "classes") if self.loss is Loss.CTC else ("classes",)
-        if shape[0] != 1 or len(shape) != 1 + len(axes):
-            raise ArtifactError(
-                f"{self}: its output for one sample has the shape {shape}; allowed for the loss "
-                f"{self.loss.value}: (1, {', '.join(axes)})"
-            )
-        return shape[1:]
+        return self.sample_shape([shape])
 
     def _at_once(self, training: _Training, batch: _Placed) -> StepResult:
         """Runs a step whose communication overlaps with its backward pass."""
