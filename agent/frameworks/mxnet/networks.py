@@ -194,16 +194,20 @@ class TrainedNetwork(ABC):
         """Runs the network on the first device in inference mode."""
 
     @abstractmethod
+    def arrays(self, parameter: Any) -> list[Any]:
+        """Returns the values of a parameter, one array per device."""
+
     def weights(self) -> list[list[Any]]:
         """Returns, for each trained parameter, one array per device."""
+        return list(map(self.arrays, self.trained.values()))
+
+    def states(self) -> list[list[Any]]:
+        """Returns, for each other parameter, one array per device."""
+        return list(map(self.arrays, self.others.values()))
 
     @abstractmethod
     def gradients(self) -> list[list[Any]]:
         """Returns, for each gradient, one array per device."""
-
-    @abstractmethod
-    def states(self) -> list[list[Any]]:
-        """Returns, for each other parameter, one array per device."""
 
     @abstractmethod
     def watch(self, on_output: OnOutput | None) -> None:
@@ -291,17 +295,11 @@ class GluonNetwork(TrainedNetwork):
         """Runs the block in predict mode; see ``TrainedNetwork``."""
         return self._block(inputs)
 
-    def weights(self) -> list[list[Any]]:
-        """See ``TrainedNetwork``."""
-        return [parameter.list_data() for parameter in self.trained.values()]
+    def arrays(self, parameter: Any) -> list[Any]:  # noqa: D102 - as in TrainedNetwork, here and below
+        return list(parameter.list_data())
 
-    def gradients(self) -> list[list[Any]]:
-        """See ``TrainedNetwork``."""
+    def gradients(self) -> list[list[Any]]:  # noqa: D102
         return [parameter.list_grad() for parameter in self.trained.values()]
-
-    def states(self) -> list[list[Any]]:
-        """See ``TrainedNetwork``."""
-        return [parameter.list_data() for parameter in self.others.values()]
 
     def watch(self, on_output: OnOutput | None) -> None:
         """Hybridizes the block and the loss again; a hook turns off bulking. See ``TrainedNetwork``."""
@@ -317,8 +315,7 @@ class GluonNetwork(TrainedNetwork):
             block.register_op_hook(called if on_output else None)
             block.hybridize(static_alloc=True, **apart)
 
-    def symbols(self) -> tuple[Any, Any]:
-        """See ``TrainedNetwork``."""
+    def symbols(self) -> tuple[Any, Any]:  # noqa: D102
         return self._block._cached_graph[1], self._loss._cached_graph[1]
 
     def update_block(self) -> None:
@@ -412,18 +409,13 @@ class ModuleNetwork(TrainedNetwork):
         self._modules[0].forward(mxnet.io.DataBatch([inputs], [targets]), is_train=False)
         return self._modules[0].get_outputs()[1]
 
-    def weights(self) -> list[list[Any]]:
-        """See ``TrainedNetwork``."""
-        return [self._arrays(parameter.name) for parameter in self.trained.values()]
+    def arrays(self, parameter: Any) -> list[Any]:  # noqa: D102 - as in TrainedNetwork, here and below
+        executors, name = [_executor(module) for module in self._modules], parameter.name
+        return [each.arg_dict[name] if name in each.arg_dict else each.aux_dict[name] for each in executors]
 
-    def gradients(self) -> list[list[Any]]:
-        """See ``TrainedNetwork``."""
+    def gradients(self) -> list[list[Any]]:  # noqa: D102
         executors = [_executor(module) for module in self._modules]
         return [[each.grad_dict[p.name] for each in executors] for p in self.trained.values()]
-
-    def states(self) -> list[list[Any]]:
-        """See ``TrainedNetwork``."""
-        return [self._arrays(parameter.name) for parameter in self.others.values()]
 
     def watch(self, on_output: OnOutput | None) -> None:
         """Sets a monitor, which turns off bulking, on the executors of later steps.
@@ -441,8 +433,7 @@ class ModuleNetwork(TrainedNetwork):
                 )
         self._on_output, self._watched = on_output, []
 
-    def symbols(self) -> tuple[Any, Any]:
-        """See ``TrainedNetwork``."""
+    def symbols(self) -> tuple[Any, Any]:  # noqa: D102
         return self._scores, self._modules[0].symbol
 
     def _watch(self, module: Any, shard: Shard, on_output: OnOutput) -> None:
@@ -464,14 +455,9 @@ class ModuleNetwork(TrainedNetwork):
         executor.set_monitor_callback(called)
         self._watched.append(executor)
 
-    def update_block(self) -> None:
-        """See ``TrainedNetwork``."""
+    def update_block(self) -> None:  # noqa: D102
         for parameter in (*self.trained.values(), *self.others.values()):
-            parameter.set_data(self._arrays(parameter.name)[0])
-
-    def _arrays(self, name: str) -> list[Any]:
-        executors = [_executor(module) for module in self._modules]
-        return [each.arg_dict[name] if name in each.arg_dict else each.aux_dict[name] for each in executors]
+            parameter.set_data(self.arrays(parameter)[0])
 
 
 def _executor(module: Any) -> Any:
