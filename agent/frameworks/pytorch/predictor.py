@@ -51,20 +51,6 @@ _PROGRAM = ".pt2"
 """Files with this suffix cannot run code, as ``requirements.code_of`` states, so TorchScript is rejected."""
 ONNX_OPSET = 17
 """ONNX Runtime supports it since 1.12."""
-_DTYPES = {
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "uint8": torch.uint8,
-    "uint16": torch.uint16,
-    "uint32": torch.uint32,
-    "int8": torch.int8,
-    "int16": torch.int16,
-    "int32": torch.int32,
-    "int64": torch.int64,
-    "bool": torch.bool,
-    "float64": torch.float64,
-}
 
 
 class PyTorchPredictor(Predictor):
@@ -158,7 +144,7 @@ class PyTorchPredictor(Predictor):
         if self.artifacts.in_memory is not None:
             self._module = self._borrow(module)
             return
-        self._dtype = _DTYPES[precision.value] if precision else None
+        self._dtype = getattr(torch, precision.value) if precision else None
         try:
             self._module = module.to(self._device, self._dtype).eval()
         except RuntimeError as error:
@@ -244,7 +230,7 @@ class PyTorchPredictor(Predictor):
             raise ArtifactError(f"{self}: is not loaded")
         order = self._call.in_order(self.tensors)
         examples = tuple(
-            self._on_device(torch.zeros((1, *each.sized()), dtype=_DTYPES[each.element_type.value]))
+            self._on_device(torch.zeros((1, *each.sized()), dtype=getattr(torch, each.element_type.value)))
             for each in order
         )
         axes = {
