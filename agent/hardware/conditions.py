@@ -28,6 +28,10 @@ from inferometer.agent.hardware.environment import Device, usable_processors
 PROC = Path("/proc")
 SYS = Path("/sys")
 _NS_PER_S = 1_000_000_000
+_UNREPORTED = (
+    *(OSError, ValueError, IndexError, KeyError, ImportError),
+    *(pynvml.NVMLError, AttributeError),  # of NVIDIA's driver, and of a version of its library
+)
 _Read = TypeVar("_Read")
 
 
@@ -190,8 +194,8 @@ def read_frequencies_mhz(sys: Path = SYS, most: int = 8) -> list[float]:
 
 
 def _optional(read: Callable[..., _Read], *given: object) -> _Read | None:
-    """Returns a system value; None if the system lacks its file, or has it in a form other than Linux's."""
-    with suppress(OSError, ValueError, IndexError, KeyError, ImportError):
+    """Returns a value; None if the system or the driver lacks it, or has it in a form other than Linux's."""
+    with suppress(*_UNREPORTED):
         return read(*given)
     return None
 
@@ -363,7 +367,6 @@ _FIGURES: Mapping[str, Callable[[Any], float]] = {
     "temperature_celsius": lambda gpu: int(pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU)),
 }
 _USE = ("utilization_percent", "memory_bytes", "power_watts")
-_Told = TypeVar("_Told")
 
 
 class _Driver(Closeable):
@@ -408,16 +411,14 @@ class GpuReader(_Driver):
         gpu = next(iter(self._gpus), None)
         if gpu is None:
             return None
-        reasons = _told_by_driver(lambda: int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)))
+        reasons = _optional(lambda: int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)))
         return GpuCounters(
-            clock_mhz=_told_by_driver(lambda: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM)),
-            clock_limit_mhz=_told_by_driver(
-                lambda: pynvml.nvmlDeviceGetMaxClockInfo(gpu, pynvml.NVML_CLOCK_SM)
-            ),
+            clock_mhz=_optional(lambda: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM)),
+            clock_limit_mhz=_optional(lambda: pynvml.nvmlDeviceGetMaxClockInfo(gpu, pynvml.NVML_CLOCK_SM)),
             slowdown=None if reasons is None else bool(reasons & _SLOWDOWN),
             heat_slowed_ns=_slowed_ns(gpu, pynvml.NVML_PERF_POLICY_THERMAL),
             power_slowed_ns=_slowed_ns(gpu, pynvml.NVML_PERF_POLICY_POWER),
-            other_processes=_told_by_driver(lambda: _others(gpu)),
+            other_processes=_optional(lambda: _others(gpu)),
         )
 
     def figures(self) -> dict[str, float]:
@@ -448,14 +449,6 @@ class GpuUseReader(_Driver):
         )
 
 
-def _told_by_driver(read: Callable[[], _Told]) -> _Told | None:
-    """Returns a value from the driver; None if the driver does not report it."""
-    try:
-        return read()
-    except (pynvml.NVMLError, AttributeError, IndexError, ValueError):
-        return None
-
-
 def _gpu_of_index(index: int) -> Any:
     """Returns the GPU that has this index in a framework, which sees only ``CUDA_VISIBLE_DEVICES``."""
     visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
@@ -468,7 +461,7 @@ def _gpu_of_index(index: int) -> Any:
 
 
 def _slowed_ns(gpu: Any, policy: int) -> int | None:
-    return _told_by_driver(lambda: int(pynvml.nvmlDeviceGetViolationStatus(gpu, policy).violationTime))
+    return _optional(lambda: int(pynvml.nvmlDeviceGetViolationStatus(gpu, policy).violationTime))
 
 
 def _others(gpu: Any) -> int:
@@ -478,7 +471,7 @@ def _others(gpu: Any) -> int:
 
 
 def _figures(gpu: Any, names: Iterable[str]) -> dict[str, float]:
-    told = {name: _told_by_driver(partial(_FIGURES[name], gpu)) for name in names}
+    told = {name: _optional(partial(_FIGURES[name], gpu)) for name in names}
     return {name: found for name, found in told.items() if found is not None}
 
 
