@@ -40,8 +40,6 @@ SpanSource: TypeAlias = Callable[[str], Iterator[SpanChunk]]
 """Yields the spans of the trace of the evaluation with the given id; see ``EvaluationStore.spans``."""
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from inferometer.agent.inference.results import InputFailure
     from inferometer.evaluators.drawing.charts import Drawing, Plot
     from inferometer.evaluators.jobs.job import Job

@@ -304,7 +304,7 @@ def sweep(
     for number, request in enumerate(requests, start=1):
         callbacks.on_part(JobPart(number, count, name=name_of(request)))
         try:
-            quiet = replace(callbacks, on_part=_ignored)
+            quiet = replace(callbacks, on_part=lambda _: None)  # each evaluation is a part of the sweep
             with closing(evaluate(request, resources, quiet, group_id=group_id)) as evaluations:
                 evaluation = next(evaluations)
         except EvaluationInterrupted:
@@ -324,10 +324,6 @@ def sweep_job(requests: Sequence[EvaluationRequest]) -> Job[SweepCell]:
     """Returns the job of several requests; see ``sweep``."""
     name = requests[0].system.model_name if requests else ""
     return Job(partial(sweep, requests), name, opening=f"opening {name}")
-
-
-def _ignored(_: JobPart) -> None:
-    """Ignores the parts of an evaluation, because each evaluation is itself a part of the sweep."""
 
 
 _SHOWN = ("model_name", "framework_name", "framework_version", "weights", "threads", "precision")

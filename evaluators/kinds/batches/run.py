@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -39,6 +40,7 @@ from inferometer.manifests.errors import DatasetError, EvaluationFailed, Evaluat
 
 MEASURE = "measure"
 """The name of the span that covers the measured part, without the warm-up."""
+T = TypeVar("T")
 _NS_PER_S = 1_000_000_000
 
 
@@ -147,12 +149,6 @@ class DatasetRun:
     def _first(self, count: int) -> Iterator[Sample]:
         return itertools.islice(self.dataset, count)
 
-    def _full_batches_again(self) -> Iterator[Sample]:
-        """Yields the samples of the full batches again and again."""
-        size = self.options.batch_size
-        while True:
-            yield from self._first(self._measured // size * size)
-
     @property
     def _elapsed_s(self) -> float:
         return self._elapsed_ns / _NS_PER_S
@@ -180,7 +176,8 @@ class DatasetRun:
     def _repeat(self, scope: TraceScope | None) -> bool:
         """Repeats the full batches until enough is measured; returns False if stopped first."""
         plan, record, size = LengthPlan(self.options), self._record, self.options.batch_size
-        samples, in_vain = self._full_batches_again(), 0
+        full = self._measured // size * size
+        samples, in_vain = itertools.chain.from_iterable(map(self._first, itertools.repeat(full))), 0
         while in_vain < max(1, self._measured // size):  # where all batches fail, there is never enough
             before = record.times().full(size)
             batches = plan.more(before, self._elapsed_s)
@@ -195,7 +192,7 @@ class DatasetRun:
                     record.add_again(result)
                     if plan.spent(self._elapsed_s):
                         break
-            in_vain = 0 if record.full_batches(size) > len(before) else in_vain + batches
+            in_vain = 0 if record.sizes.count(size) > len(before) else in_vain + batches
         return True
 
     def _results(
@@ -211,7 +208,7 @@ class DatasetRun:
                 waiting.append(batch)
                 yield batch
 
-        with closing(_as_generator(self.system.predict_batches(batches(), scope))) as results:
+        with closing(as_generator(self.system.predict_batches(batches(), scope))) as results:
             for result in results:
                 batch = waiting.popleft()
                 if self.options.fail_on_error and result.failures:
@@ -281,10 +278,6 @@ class _Record:
         self.failures += new
         self._failed.update(failure.input_id for failure in new)
 
-    def full_batches(self, batch_size: int) -> int:
-        """Returns the number of batches that contained ``batch_size`` inputs."""
-        return self.sizes.count(batch_size)
-
     def times(self) -> BatchTimes:
         columns = np.asarray(self._times, np.int64).reshape(-1, 4).T
         return BatchTimes(np.asarray(self.sizes, np.int64), *columns)
@@ -307,6 +300,6 @@ def _span_kind(name: str, options: BatchOptions, inputs: int) -> SpanKind:
     return SpanKind.of(name, TraceLevel.APPLICATION_TRACE, batch_size=options.batch_size, inputs=inputs)
 
 
-def _as_generator(results: Iterator[BatchResult]) -> Generator[BatchResult, None, None]:
-    """Wraps an iterator in a generator, which has ``close``."""
+def as_generator(results: Iterator[T]) -> Generator[T, None, None]:
+    """Wraps an iterator in a generator, whose ``close`` closes the iterator if that can be closed."""
     yield from results

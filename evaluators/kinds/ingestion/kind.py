@@ -58,8 +58,6 @@ from inferometer.evaluators.verdict import RunTimes
 BATCHES_PER_DOCUMENT = 20_000
 _TIMES = tuple(field.name for field in fields(LoadTimes))
 _NUMBERS = ("batch_size", "num_warmup_batches", "epochs")
-
-
 _BYTES_PER_MB = 1_000_000
 
 
@@ -208,14 +206,7 @@ _WAIT = "wait for a batch"
 
 
 class IngestionPlot(Plot[IngestionMeasurement]):
-    """A chart for each evaluation, with the waiting time for each batch.
-
-    Args:
-        most_points: The number of points per evaluation above which batches are left out.
-    """
-
-    def __init__(self, most_points: int = MOST_POINTS) -> None:
-        self._most_points = most_points
+    """A chart for each evaluation, with the waiting time for each batch."""
 
     def shows(self, row: Row) -> bool:
         """Returns whether the evaluation has a batch."""
@@ -223,24 +214,22 @@ class IngestionPlot(Plot[IngestionMeasurement]):
 
     def drawing(self, chosen: Chosen[IngestionMeasurement], notes: Sequence[str]) -> Drawing:
         """Returns the charts."""
-        charts = tuple(chart for evaluation, _ in chosen for chart in self._charts(evaluation))
         return Drawing(
             title="Loading alone",
-            charts=charts,
+            charts=tuple(_chart(evaluation) for evaluation, _ in chosen),
             groups=(_WAIT,),
             notes=("The wait of a caller who does nothing else.", *notes),
         )
 
-    def _charts(self, evaluation: Evaluation[IngestionMeasurement]) -> Iterator[PointChart]:
-        waits_us = evaluation.measurement.times.whole_ns / NS_PER_US
-        scale, unit = time_unit(float(waits_us.max()))
-        values = (waits_us / scale).tolist()
-        kept = thinned([(float(place), value) for place, value in enumerate(values)], self._most_points)
-        mean = readable(sum(values) / len(values))
-        x, y = zip(*kept, strict=True)
-        tooltip = f"{evaluation.id}: {_WAIT}, {mean} {unit} on average"
-        series = (Series(_WAIT, x, y, line=True, tooltip=tooltip),)
-        yield PointChart(label_of(evaluation), "measured batch", f"time ({unit})", series)
+
+def _chart(evaluation: Evaluation[IngestionMeasurement]) -> PointChart:
+    waits_us = evaluation.measurement.times.whole_ns / NS_PER_US
+    scale, unit = time_unit(float(waits_us.max()))
+    values = (waits_us / scale).tolist()
+    x, y = zip(*thinned([(float(n), value) for n, value in enumerate(values)], MOST_POINTS), strict=True)
+    tooltip = f"{evaluation.id}: {_WAIT}, {readable(sum(values) / len(values))} {unit} on average"
+    series = (Series(_WAIT, x, y, line=True, tooltip=tooltip),)
+    return PointChart(label_of(evaluation), "measured batch", f"time ({unit})", series)
 
 
 _HARDLY = 0.01

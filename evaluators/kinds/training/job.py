@@ -50,7 +50,7 @@ from inferometer.evaluators.loading.loader import (
 )
 from inferometer.evaluators.loading.page_cache import CachedShare, before_reading
 from inferometer.evaluators.tasks.accuracy import Accuracy, class_indices
-from inferometer.manifests.errors import ConfigurationError, DatasetError, OutputError
+from inferometer.manifests.errors import ConfigurationError, DatasetError, OutputError, explained
 from inferometer.manifests.schema import Loss, ModelManifest
 
 EPOCH_BATCHES = 100
@@ -170,22 +170,16 @@ def train(
 
 
 def _check_save_path(path: Path | None) -> None:
-    """Checks that the weights can be saved, before anything is trained.
-
-    Raises:
-        OutputError: The file exists already, its folder does not exist, or the file cannot be created.
-    """
+    """Checks that the weights can be saved, before anything is trained."""
     if path is None:
         return
     if path.exists():
         raise OutputError(f"{path}: exists already; name another file for the weights")
     if not path.absolute().parent.is_dir():
         raise OutputError(f"{path}: the folder {path.absolute().parent} does not exist")
-    try:
-        with tempfile.TemporaryFile(dir=path.absolute().parent) as file:
-            file.write(b"\0" * _PROBED_BYTES)
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
+    written = explained(OutputError, f"{path}: cannot be written")
+    with written, tempfile.TemporaryFile(dir=path.absolute().parent) as file:
+        file.write(b"\0" * _PROBED_BYTES)
 
 
 def _train_once(
@@ -350,7 +344,9 @@ def _run(
     """Announces the training, and trains while the machine's conditions are monitored."""
     ranks, devices = trainer.options.rank.count, len(trainer.options.devices)
     options = replace(request.options, ranks=ranks, devices=devices, loss=trainer.loss.value)
-    identity = _identity(request, loader.batches * options.effective_batch, sources.training)
+    name, size = f"synthetic data (seed {request.data.seed})", loader.batches * options.effective_batch
+    synthetic = DatasetIdentity(SYNTHETIC, name, None, None, size)
+    identity = sources.training.identity if sources.training else synthetic
     effective = f" × {ranks * devices}" if ranks * devices > 1 else ""
     work = f"training, batch {options.batch_size}{effective}, {options.precision}, {options.optimizer}"
     callbacks.on_start(JobStart(system, identity.name, identity.size, work))
@@ -373,13 +369,6 @@ def _run(
             return None
         conditions = watch.end(evaluation.measurement.full_ns, options.batch_size)
     return replace(evaluation, conditions=conditions)
-
-
-def _identity(request: TrainingRequest, synthetic: int, dataset: Dataset | None) -> DatasetIdentity:
-    if dataset is not None:
-        return dataset.identity
-    name = f"synthetic data (seed {request.data.seed})"
-    return DatasetIdentity(SYNTHETIC, name, None, None, synthetic)
 
 
 def trainings(

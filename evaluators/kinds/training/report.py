@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -25,11 +25,11 @@ from inferometer.evaluators.reports.base import (
     Row,
     describe,
     in_ms,
+    in_us,
     time_columns,
     time_values,
 )
 
-_NS_PER_US = 1000
 _FIGURES = {"mean": 0, "p50": 0, "p90": 1, "p99": 1}
 _WITH_INTERVAL = ("mean", "p50")
 _PARTS = ("wait", "copy", "compute")
@@ -133,33 +133,26 @@ class TrainingStepsReport(Report[TrainingMeasurement]):
             described, measured = describe(evaluation), evaluation.measurement
             times, warm_up = measured.times, measured.options.num_warmup_batches
             place_of = {int(step): place for place, step in enumerate(times.parts_at)}
-            for rank, number in (
-                (r, n) for r in range(len(times.samples)) for n in range(times.samples.shape[1])
-            ):
-                place = place_of.get(number)
-                sampled = {
-                    f"{name}_us": None
-                    if place is None
-                    else getattr(times, f"{name}_ns")[rank, place] / _NS_PER_US
-                    for name in _SAMPLED
-                }
-                whole = {
-                    f"{name}_us": float(getattr(times, f"{name}_ns")[rank, number] / _NS_PER_US)
-                    for name in ("whole", *_PARTS)
-                }
+            for rank, number in np.ndindex(times.samples.shape):
+                places = dict.fromkeys(("whole", *_PARTS), number) | dict.fromkeys(
+                    _SAMPLED, place_of.get(number)
+                )
                 yield {
                     **described,
                     "rank": rank,
                     "step": number,
                     "samples": int(times.samples[rank, number]),
                     "loss": float(measured.losses[rank, warm_up + number]),
-                    **whole,
-                    **{key: None if value is None else float(value) for key, value in sampled.items()},
+                    **{
+                        f"{name}_us": None
+                        if at is None
+                        else in_us(int(getattr(times, f"{name}_ns")[rank, at]))
+                        for name, at in places.items()
+                    },
                 }
 
 
 _NS_PER_MS = 1_000_000
-_SERIAL = ("wait", "copy", "compute")
 _PROFILED = (("", "under the framework's profiler, which slows the steps down"),)
 _ADVICE = {
     Bound.LOADER: "the steps wait for data; more workers or a longer prefetch may help",
@@ -179,7 +172,7 @@ def training_rows(evaluation: Evaluation[TrainingMeasurement]) -> tuple[tuple[st
         *interval_rows(measured.full_ns, summary.mean_interval_ns, "steps"),
         *(_PROFILED if evaluation.profiled else ()),
         ("throughput", _throughput(measured, summary)),
-        ("parts", "  ".join(_parts(summary, _SERIAL)) + "  ms, means of the steps"),
+        ("parts", "  ".join(_parts(summary, _PARTS)) + "  ms, means of the steps"),
         *_sampled_rows(measured, summary),
         ("bound by", f"{summary.bound.value}: {_ADVICE[summary.bound]}" if summary.bound else "not known"),
         ("loss", _loss(measured, summary)),
@@ -229,21 +222,17 @@ def _throughput(measured: TrainingMeasurement, summary: TrainingSummary) -> str:
     return f"{value:.1f}{ends} samples/s, {samples} samples in {seconds:.3f} s"
 
 
-def _parts(summary: TrainingSummary, names: tuple[str, ...]) -> Iterator[str]:
+def _parts(summary: TrainingSummary, names: Sequence[str]) -> Iterator[str]:
     for name in names:
         value_ns: float | None = getattr(summary, f"{name}_ns")
         yield f"{name} {'not known' if value_ns is None else f'{value_ns / _NS_PER_MS:.3f}'}"
 
 
 def _sampled_rows(measured: TrainingMeasurement, summary: TrainingSummary) -> Iterator[tuple[str, str]]:
-    count = len(measured.times.parts_at)
-    if count:
+    if count := len(measured.times.parts_at):
         alone = measured.options.devices * measured.options.ranks == 1
-        names = tuple(name for name in _SAMPLED if name != "communicate" or not alone)
-        yield (
-            "",
-            f"{'  '.join(_parts(summary, names))}  ms, in {count} step{'s' * (count > 1)} timed in parts",
-        )
+        parts = "  ".join(_parts(summary, [n for n in _SAMPLED if n != "communicate" or not alone]))
+        yield "", f"{parts}  ms, in {count} step{'s' * (count > 1)} timed in parts"
 
 
 def _loss(measured: TrainingMeasurement, summary: TrainingSummary) -> str:
@@ -385,7 +374,7 @@ def _mean_ns(evaluation: Evaluation[TrainingMeasurement]) -> float:
 def _alike(evaluation: Evaluation[TrainingMeasurement]) -> Hashable:
     """Returns what must be equal for evaluations to be in the same group."""
     system, options, data = evaluation.system, evaluation.measurement.options, evaluation.measurement.data
-    identity: Iterable[Hashable] = (
+    return (
         system.manifest.name,
         system.manifest.version,
         system.manifest.framework.name,
@@ -399,4 +388,3 @@ def _alike(evaluation: Evaluation[TrainingMeasurement]) -> Hashable:
         (data.backend, data.place),
         evaluation.dataset.name if data.backend != "synthetic" else "",
     )
-    return tuple(identity)

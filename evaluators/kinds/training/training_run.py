@@ -31,7 +31,7 @@ from inferometer.agent.training.trainer import PlacedBatch, StepParts, Trainer, 
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
 from inferometer.evaluators.jobs.job import JobCallbacks, Progress
-from inferometer.evaluators.kinds.batches.run import MEASURE
+from inferometer.evaluators.kinds.batches.run import MEASURE, as_generator
 from inferometer.evaluators.kinds.training.measurement import StepTimes, TrainingMeasurement
 from inferometer.evaluators.kinds.training.request import TrainingOptions
 from inferometer.evaluators.loading.loader import LoadedBatch, Loader
@@ -77,11 +77,6 @@ class StepTracing:
         """Whether a profiler is running, which slows the steps down and takes time between them."""
         return self._profiler is not None
 
-    @property
-    def times_parts(self) -> bool:
-        """Whether the parts of each step are to be timed."""
-        return self._recorder.wants(TraceLevel.MODEL_TRACE)
-
     def before_step(self) -> None:
         """Starts the profiler; called before a step is timed."""
         if self._profiler is not None and not self._profiled:
@@ -105,7 +100,7 @@ class StepTracing:
         step_scope = self._scope.add(whole, asked_ns, ended_ns, batch=step)
         step_scope.add(_WAIT, asked_ns, loaded_ns, batch=step)
         step_scope.add(_COPY, loaded_ns, placed_ns, batch=step)
-        if not self.times_parts:
+        if not self._recorder.wants(TraceLevel.MODEL_TRACE):
             return
         train = SpanKind.of("train", TraceLevel.MODEL_TRACE, **given)
         inner = step_scope.add(train, begun_ns, ended_ns, batch=step)
@@ -324,11 +319,7 @@ class TrainingRun:
     ) -> tuple[int, int, int, int] | None:
         """Runs a step, and returns its sample count and part times; None if there is no batch.
 
-        Args:
-            batches: The source of batches.
-            number: The index of the step among the warm-up steps, or among the measured ones.
-            measured: Whether the step is measured.
-            tracing: The recorder, whose profiler is started; None if there is none.
+        ``number`` is the index of the step among the warm-up steps, or among the measured ones.
         """
         clock, every = self.clock, self.options.parts_every
         if tracing is not None:
@@ -365,7 +356,7 @@ class TrainingRun:
     def _batches(self) -> Generator[LoadedBatch | PlacedBatch, None, None]:
         """Yields the batches of one epoch after another, or repeatedly the one that stays on the device."""
         if self.data.place == "device":
-            with closing(_generated(self.loader.epoch(0))) as epoch:
+            with closing(as_generator(self.loader.epoch(0))) as epoch:
                 resident = self._place(next(epoch))
             self._record.epochs = -(-self._total // max(1, self.loader.batches))
             while True:
@@ -374,14 +365,16 @@ class TrainingRun:
         while self.options.num_epochs is None or number < self.options.num_epochs:
             self._record.epochs = number + 1
             usable = 0
-            with closing(_generated(self.loader.epoch(number))) as epoch:
+            with closing(as_generator(self.loader.epoch(number))) as epoch:
                 for batch in epoch:
                     self._take_failures(batch)
                     if len(batch.inputs):
                         usable += 1
                         yield batch
             if not usable:
-                raise self._nothing_usable(number)
+                first = next(iter(self._record.failures.values()), None)
+                why = f"; the first: {first.input_id}: {first.message}" if first else ""
+                raise EvaluationFailed(f"no sample of epoch {number + 1} could be used{why}")
             number += 1
 
     def _take_failures(self, batch: LoadedBatch) -> None:
@@ -400,26 +393,23 @@ class TrainingRun:
                 else f"rank {self.trainer.options.rank.number}: a batch was empty; give a smaller batch_size"
             )
 
-    def _nothing_usable(self, epoch: int) -> EvaluationFailed:
-        failures = list(self._record.failures.values())
-        why = f"; the first: {failures[0].input_id}: {failures[0].message}" if failures else ""
-        return EvaluationFailed(f"no sample of epoch {epoch + 1} could be used{why}")
-
     def _measurement(self) -> TrainingMeasurement:
         """Returns the measurements of all ranks; every rank must call this."""
         record, gather = self._record, self.trainer.gather
         columns = np.asarray(record.steps, np.int64).T
         every = gather(columns)  # (ranks, columns, steps)
         at = np.array(sorted(record.parts), np.int64)
-        parts = gather(record.parts_array(at))
+        parts = gather(
+            np.array(
+                [[getattr(record.parts[step], f"{name}_ns") for step in at.tolist()] for name in _PARTS],
+                np.int64,
+            )
+        )  # (ranks, parts, sampled)
         losses = gather(np.array(record.losses, np.float64).view(np.int64))  # bit for bit
         times = StepTimes(
             **{name: every[:, place] for place, name in enumerate(_TIMES)},
             parts_at=at,
-            forward_ns=parts[:, 0],
-            backward_ns=parts[:, 1],
-            communicate_ns=parts[:, 2],
-            update_ns=parts[:, 3],
+            **{f"{name}_ns": parts[:, place] for place, name in enumerate(_PARTS)},
         )
         return TrainingMeasurement(
             options=self.options,
@@ -444,14 +434,6 @@ class _Record:
     stopped: bool = False
     last: tuple[int, int, tuple[int, int, int, int, int], StepParts | None] = (0, 0, (0, 0, 0, 0, 0), None)
 
-    def parts_array(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the part times of the steps with these indices: int64, (4, sampled)."""
-        rows = [
-            (each.forward_ns, each.backward_ns, each.communicate_ns, each.update_ns)
-            for each in (self.parts[int(place)] for place in at)
-        ]
-        return np.asarray(rows, np.int64).reshape(-1, 4).T
-
 
 def _steps(options: TrainingOptions, batches: int) -> int:
     """Returns the number of steps in a run, warm-up included."""
@@ -466,12 +448,3 @@ def _steps(options: TrainingOptions, batches: int) -> int:
             f"{options.num_warmup_batches}; give more epochs, or fewer batches to warm up"
         )
     return total
-
-
-def _generated(batches: Iterator[LoadedBatch]) -> Generator[LoadedBatch, None, None]:
-    """Wraps an iterator in a generator, whose ``close`` closes the iterator."""
-    try:
-        yield from batches
-    finally:
-        if isinstance(batches, Generator):
-            batches.close()
