@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -39,7 +39,14 @@ from inferometer.evaluators.conversion.writers import (
 )
 from inferometer.evaluators.datasets.base import Dataset, Sample
 from inferometer.evaluators.datasets.opening import open_path
-from inferometer.manifests.errors import ConfigurationError, DatasetError, InputError, OutputError, one_line
+from inferometer.manifests.errors import (
+    ConfigurationError,
+    DatasetError,
+    InputError,
+    OutputError,
+    explained,
+    one_line,
+)
 
 _VERSION = 1
 FILE = "journal.json"
@@ -231,7 +238,7 @@ def _check_options(target: Path, backend: str, encoding: Encoding) -> None:
 def _locked(folder: Path, target: Path) -> Iterator[None]:
     """Creates and locks the folder of a conversion; raises OutputError if it cannot be written or locked."""
     place = folder.with_name(f"{folder.name}.lock")
-    try:
+    with explained(OutputError, f"{target}: cannot be written"):
         folder.mkdir(parents=True, exist_ok=True)
         try:
             held = lock(place)
@@ -245,8 +252,6 @@ def _locked(folder: Path, target: Path) -> Iterator[None]:
                 if folder.is_dir() and not any(folder.iterdir()):
                     folder.rmdir()
                 place.unlink(missing_ok=True)
-    except OSError as error:
-        raise OutputError(f"{target}: cannot be written: {error.strerror or error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,21 +347,15 @@ class _Run:
         raise DatasetError(f"{self.source.identity.name}: no sample can be read")
 
     def check(self, journal: Journal) -> None:
-        """Reads the written dataset, and compares its count and checksum.
-
-        Raises:
-            DatasetError: The count or the checksum differs, or the dataset cannot be read.
-        """
-        dataset = open_path(self.content, self.source.identity.category, self.backend)
-        try:
+        """Reads the written dataset, and compares its count and checksum."""
+        with closing(open_path(self.content, self.source.identity.category, self.backend)) as dataset:
             checksum, count = 0, len(dataset)
-            for index, sample in enumerate(dataset):
-                checksum = added(checksum, digest_of(index, sample.label, sample.read()))
-                self.on_progress("checking", index + 1, count)
-        except InputError as error:
-            raise DatasetError(f"{self.content}: does not read back: {error}") from error
-        finally:
-            dataset.close()
+            try:
+                for index, sample in enumerate(dataset):
+                    checksum = added(checksum, digest_of(index, sample.label, sample.read()))
+                    self.on_progress("checking", index + 1, count)
+            except InputError as error:
+                raise DatasetError(f"{self.content}: does not read back: {error}") from error
         if count != journal.written or checksum != int(journal.checksum, 16):
             raise DatasetError(
                 f"{self.content}: holds {count} samples with the checksum {checksum:x}; {journal.written} "
@@ -470,11 +469,7 @@ def check_dataset(
 
 
 def _read(index: int, sample: Sample) -> tuple[str, int, bool, int | None] | InputError:
-    """Reads and decodes a sample; returns the error if this fails.
-
-    Returns:
-        Its kind and size, whether it is a PNG (whose decoder verifies checksums), and its digest.
-    """
+    """Returns a sample's kind and size, whether it is a PNG (with checksums) and its digest, or its error."""
     try:
         payload: Payload = sample.read()
         is_png = False

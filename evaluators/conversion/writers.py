@@ -76,12 +76,9 @@ class Encoding:
         Raises:
             InputError: It is not an image, or cannot be decoded.
         """
-        if isinstance(payload, EncodedImage):
-            suffix = suffix_of(payload.content)
-            if self.resize is None and self.quality is None:
-                return payload
-        else:
-            suffix = ".png"
+        suffix = suffix_of(payload.content) if isinstance(payload, EncodedImage) else ".png"
+        if isinstance(payload, EncodedImage) and self.resize is None and self.quality is None:
+            return payload
         image = self._resized(_image(payload))
         if self.quality is None and suffix != ".jpg":
             return EncodedImage(_saved(image, "PNG"))
@@ -341,13 +338,8 @@ class FolderWriter(DatasetWriter):
 class ArrayWriter(DatasetWriter):
     """Writes an ``.npz`` of samples of one size; see ``DatasetWriter``.
 
-    Args:
-        folder: See ``DatasetWriter``.
-        encoding: See ``DatasetWriter``.
-        state: See ``DatasetWriter``.
-        count: The number of samples, some of which may fail.
-        first: The first sample as an array; all others have its shape and element type.
-        convert: Converts a sample to such an array.
+    Up to ``count`` samples, some of which may fail, are converted by ``convert`` to arrays of the shape and
+    element type of ``first``, which is the first sample.
     """
 
     FILE = "data.npz"

@@ -90,11 +90,7 @@ class _LmdbEntries:
         return self.keys[begin : int(self.key_ends[index])]
 
     def damage(self, index: int, file: RandomAccessFile) -> str | None:
-        """Describes damage in the pages of a large value, without reading all of it; None if it is intact.
-
-        Raises:
-            OSError: The file cannot be read.
-        """
+        """Describes damage in the pages of a large value, without reading all of it; None if it is intact."""
         offset, size = int(self.offsets[index]), int(self.sizes[index])
         if offset + size > file.size:
             return f"is cut off: it has {size} bytes, but the file ends at byte {file.size}"
@@ -272,12 +268,7 @@ class _Window:
 
 
 def _read_fields(read: Callable[[int, int], bytes], size: int) -> _DatumFields:
-    """Reads the fields of a Datum except its data.
-
-    Args:
-        read: Returns the given number of bytes from an offset in the message.
-        size: The size of the message in bytes.
-    """
+    """Reads the fields of a Datum except its data; ``read`` returns some bytes from an offset in it."""
     window = _Window(read, size)
     numbers: dict[int, int] = {}
     data_offset = data_size = place = 0
@@ -293,10 +284,7 @@ def _read_fields(read: Callable[[int, int], bytes], size: int) -> _DatumFields:
             length, place = window.varint(place)
         elif kind in {FIXED32, _FIXED64}:
             length = 4 if kind == FIXED32 else 8
-        else:
-            raise InputError(f"is not a Datum, or is damaged, at byte {begin}")
-        expected = _KINDS.get(field)
-        if not field or (expected is not None and kind not in expected):
+        if not field or kind not in _KINDS.get(field, (VARINT, _FIXED64, BYTES, FIXED32)):
             raise InputError(f"is not a Datum, or is damaged, at byte {begin}")
         if length > size - place:
             raise InputError(
@@ -308,12 +296,9 @@ def _read_fields(read: Callable[[int, int], bytes], size: int) -> _DatumFields:
             floats.append((place, length))
         place += length
     label = numbers.get(LABEL)
+    channels, height, width = (_signed(numbers.get(each, 0)) for each in (CHANNELS, HEIGHT, WIDTH))
     return _DatumFields(
-        shape=(
-            _signed(numbers.get(CHANNELS, 0)),
-            _signed(numbers.get(HEIGHT, 0)),
-            _signed(numbers.get(WIDTH, 0)),
-        ),
+        shape=(channels, height, width),
         label=None if label is None else _signed(label),
         encoded=bool(numbers.get(ENCODED, 0)),
         data_offset=data_offset,
@@ -323,13 +308,9 @@ def _read_fields(read: Callable[[int, int], bytes], size: int) -> _DatumFields:
 
 
 _KINDS = {
-    CHANNELS: (VARINT,),
-    HEIGHT: (VARINT,),
-    WIDTH: (VARINT,),
+    **dict.fromkeys((CHANNELS, HEIGHT, WIDTH, LABEL, ENCODED), (VARINT,)),
     DATA: (BYTES,),
-    LABEL: (VARINT,),
     FLOAT_DATA: (FIXED32, BYTES),
-    ENCODED: (VARINT,),
 }
 
 
@@ -340,11 +321,7 @@ def _signed(value: int) -> int:
 
 
 def _pixels_of(fields: _DatumFields, data: bytes) -> NDArray[np.uint8]:
-    """Returns the image from raw data, which is channels × height × width in blue, green and red.
-
-    Returns:
-        uint8: height × width × 3 in red, green and blue, or height × width if it is grey.
-    """
+    """Returns the image from raw data: uint8, height × width × 3 in RGB, or height × width if it is grey."""
     expected = math.prod(fields.shape)
     if min(fields.shape) < 1 or expected != len(data):
         raise InputError(
@@ -359,11 +336,7 @@ def _pixels_of(fields: _DatumFields, data: bytes) -> NDArray[np.uint8]:
 
 
 def _tensor_of(fields: _DatumFields, parts: list[bytes]) -> NDArray[np.float32]:
-    """Returns the tensor in ``float_data``, float32: channels × height × width.
-
-    Raises:
-        InputError: The number of values does not match the shape.
-    """
+    """Returns the tensor in ``float_data``, float32: channels × height × width."""
     content = b"".join(parts)
     if min(fields.shape) < 1 or 4 * math.prod(fields.shape) != len(content):
         raise InputError(
@@ -417,10 +390,9 @@ class LmdbDataset(StoredDataset):
             fields = self._fields(index)
         except (InputError, OSError):
             return Sample(key, partial(self._read_again, index))
-        label, text = fields.label, None
+        label, names, text = fields.label, self._names or (), None
         if label is not None and label != -1:
-            is_named = self._names is not None and 0 <= label < len(self._names)
-            text = self._names[label] if self._names is not None and is_named else str(label)
+            text = names[label] if 0 <= label < len(names) else str(label)
         return Sample(key, partial(self._read, index, fields), text, self.labels_are_indices)
 
     def files(self) -> tuple[Path]:

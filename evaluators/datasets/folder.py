@@ -26,6 +26,7 @@ from inferometer.evaluators.datasets.files import (
     FORMATS,
     MAX_IMAGE_BYTES,
     is_image,
+    is_shown,
     printable_name,
     read_image,
     too_large,
@@ -128,7 +129,7 @@ class FolderDataset(ImageDataset):
     backend = "image_folder"
 
     def _open(self, path: Path) -> int:
-        self._places = arrange(_image_paths(path), str(path))
+        self._places = arrange(_paths(path), str(path))
         return len(self._places)
 
     def files(self) -> Iterator[Path]:
@@ -140,20 +141,16 @@ class FolderDataset(ImageDataset):
         return read_image(self._path / place.path)
 
 
-def _image_paths(root: Path) -> Iterator[str]:
-    """Yields the paths of the images at the top level and in the class folders, relative to ``root``."""
+def _paths(root: Path) -> Iterator[str]:
+    """Yields the paths of the files at the top level and in the class folders, relative to ``root``."""
     try:
         for entry in list(os.scandir(root)):
-            if entry.name.startswith("."):
-                continue
             if not entry.is_dir():
-                if is_image(entry.name):
-                    yield entry.name
-                continue
-            for folder, _, names in walk(Path(entry.path)):
-                inside = Path(folder).relative_to(root).as_posix()
-                paths = (f"{inside}/{name}" for name in names)
-                yield from (path for path in paths if is_image(path))
+                yield entry.name
+            elif is_shown(entry.name):
+                for folder, _, names in walk(Path(entry.path)):
+                    inside = Path(folder).relative_to(root).as_posix()
+                    yield from (f"{inside}/{name}" for name in names)
     except OSError as error:
         raise DatasetError(f"{error.filename or root}: cannot be read: {error.strerror or error}") from error
 
@@ -229,9 +226,8 @@ class ArchiveDataset(ImageDataset):
 
 def _open(path: Path) -> zipfile.ZipFile:
     try:
-        return zipfile.ZipFile(path)
-    except OSError as error:
-        raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
+        with explained(DatasetError, f"{path}: cannot be read"):
+            return zipfile.ZipFile(path)
     except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
         raise DatasetError(f"{path}: is not a zip, or is damaged: {one_line(error)}") from error
 
@@ -308,10 +304,11 @@ class UrlsDataset(Dataset):
 def _input_id(number: int, text: str, copy: int) -> str:
     """Returns the id of an input: its line's number and text; later passes add their number to the line's.
 
-    The id is stored, and omits the credentials of a URL.
+    The id is stored, and omits the credentials of a URL, and the middle of a long text.
     """
     place = str(number) if copy == 1 else f"{number}.{copy}"
-    return f"{place}:{_shortened(printable_name(without_credentials(text)))}"
+    shown, half = printable_name(without_credentials(text)), (_SHOWN_CHARACTERS - 1) // 2
+    return f"{place}:{shown if len(shown) <= _SHOWN_CHARACTERS else f'{shown[:half]}…{shown[-half:]}'}"
 
 
 def _content(path: Path) -> bytes:
@@ -337,9 +334,3 @@ def _lines(content: bytes, path: Path) -> Sequence[tuple[int, str]]:
     if not lines:
         raise DatasetError(f"list of URLs {path} is empty; give one URL or path per line")
     return lines
-
-
-def _shortened(text: str) -> str:
-    """Returns the text, with its middle omitted if it is long; the end contains the file's name."""
-    half = (_SHOWN_CHARACTERS - 1) // 2
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:half]}…{text[-half:]}"

@@ -43,15 +43,10 @@ _ENCODINGS = {2: "latin1", 4: "utf-16-le", 16: "utf-8", 17: "utf-16-le", 1: "lat
 
 
 def read_structures(content: bytes, name: str, source: str) -> list[dict[str, Any]]:
-    """Returns the structures of a variable, each as its numbers and texts by field.
-
-    Args:
-        content: The file.
-        name: The variable.
-        source: The file's path, for errors.
+    """Returns the structures of a variable of a file, each as its numbers and texts by field.
 
     Raises:
-        DatasetError: The file is damaged, has another version, or contains no such variable.
+        DatasetError: The file (``source``) is damaged, has another version, or contains no such variable.
     """
     if len(content) < _HEADER_BYTES or content[126:128] != b"IM" or content[125] != 1:
         raise DatasetError(f"{source}: is not a file of MATLAB 5 from a little-endian machine")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -90,11 +91,7 @@ def framed(content: bytes) -> bytes:
 
 
 def _join_parts(record: bytes) -> bytes:
-    """Returns the content of a record that has several parts.
-
-    Args:
-        record: The bytes from its first word at least up to its end.
-    """
+    """Returns the content of a record of several parts; ``record`` has its bytes, and may have more."""
     parts: list[bytes] = []
     offset = 0
     while True:
@@ -305,29 +302,23 @@ class RecordDataset(StoredDataset):
 
     def _read(self, index: int, offset: int, size: int) -> EncodedImage:
         """Reads the image of a record that has one part and one label."""
-        if not 0 <= size <= self._file.size - offset:
-            raise InputError(self._where(index, f"is cut off: {self._extent(size)}"))
-        if size > MAX_IMAGE_BYTES:
+        there = 0 <= size <= self._file.size - offset
+        if there and size > MAX_IMAGE_BYTES:
             raise too_large(self._where(index, "an image"), size)
-        content = self._file.read(size, offset)
-        if len(content) < size:
-            raise InputError(self._where(index, f"is cut off: {self._extent(size)}"))
+        content = self._file.read(size, offset) if there else b""
+        if not there or len(content) < size:
+            extent = f"it should have {size + _BEGIN.size} bytes, but the file ends at byte {self._file.size}"
+            raise InputError(self._where(index, f"is cut off: {extent}"))
         return EncodedImage(content)
-
-    def _extent(self, size: int) -> str:
-        return f"it should have {size + _BEGIN.size} bytes, but the file ends at byte {self._file.size}"
 
     def _unusual(self, index: int, offset: int, end: int) -> Sample:
         """Returns the sample of a record that has several parts or labels, or is damaged."""
         read = partial(self._read_record, index, offset, end)
-        try:
-            _, label = self._content(index, offset, min(end, offset + 4096))
-        except (InputError, OSError):
-            try:
-                _, label = self._content(index, offset, end)
-            except (InputError, OSError):
-                return Sample(str(index), read)
-        return Sample(str(index), read, self._text(label), self.labels_are_indices)
+        for known in (min(end, offset + 4096), end):  # the label is mostly at the beginning
+            with suppress(InputError, OSError):
+                _, label = self._content(index, offset, known)
+                return Sample(str(index), read, self._text(label), self.labels_are_indices)
+        return Sample(str(index), read)
 
     def _read_record(self, index: int, offset: int, end: int) -> EncodedImage:
         return EncodedImage(self._content(index, offset, end)[0])
@@ -373,8 +364,8 @@ class RecordDataset(StoredDataset):
             return None
         if label != np.floor(label):
             return str(label)
-        if self._names is not None and 0 <= label < len(self._names):
-            return self._names[int(label)]
+        if 0 <= label < len(names := self._names or ()):
+            return names[int(label)]
         return str(int(label)) if math.isfinite(label) else str(label)
 
     def _where(self, index: int, what: str) -> str:

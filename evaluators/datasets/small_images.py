@@ -10,17 +10,18 @@ import re
 import struct
 import tarfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.preprocessing.inputs import Pixels
 from inferometer.evaluators.datasets.base import LoadedDataset, Sample
-from inferometer.manifests.errors import DatasetError, InputError, one_line
+from inferometer.manifests.errors import DatasetError, InputError, explained, one_line
 
 
 class _Dtype:
@@ -82,15 +83,7 @@ class _Unpickler(pickle._Unpickler):
 
 
 def _read_pickled(content: bytes, source: str) -> dict[str, Any]:
-    """Returns a pickled dictionary of arrays, lists, numbers and texts, with its keys as text.
-
-    Args:
-        content: The pickle, written by Python 2 or 3.
-        source: Its file, for errors.
-
-    Returns:
-        The dictionary; arrays are uint8, and texts from Python 2 are bytes.
-    """
+    """Returns a pickled dictionary, with keys as text; arrays are uint8, and texts of Python 2 are bytes."""
     try:
         value = _Unpickler(io.BytesIO(content), encoding="bytes").load()
     except Exception as error:
@@ -167,7 +160,7 @@ def is_batch(name: str) -> bool:
 
 def _batches(path: Path) -> Mapping[str, bytes]:
     """Returns the content of the files that a path denotes, in order and by path."""
-    try:
+    with _damage_explained(path, tarfile.TarError):
         if path.is_dir():
             return _of_folder(path)
         if is_batch(path.name) and path.parent.is_file():
@@ -175,10 +168,16 @@ def _batches(path: Path) -> Mapping[str, bytes]:
         if tarfile.is_tarfile(path):
             return _of_archive(path, None)
         return {str(path): _whole(path)}
-    except (tarfile.TarError, EOFError, zlib.error) as error:
-        raise DatasetError(f"{path}: is truncated or damaged: {one_line(error)}") from error
-    except OSError as error:
-        raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+@contextmanager
+def _damage_explained(path: Path, kind: type[Exception]) -> Iterator[None]:
+    """Raises DatasetError if the block cannot read a file, or unpack it, when it may raise a ``kind``."""
+    with explained(DatasetError, f"{path}: cannot be read"):
+        try:
+            yield
+        except (kind, EOFError, zlib.error) as error:
+            raise DatasetError(f"{path}: is truncated or damaged: {one_line(error)}") from error
 
 
 def _of_folder(folder: Path) -> Mapping[str, bytes]:
@@ -259,12 +258,6 @@ def _unpickled(source: str, content: bytes) -> tuple[NDArray[np.int64], NDArray[
     return np.array(labels, np.int64), images.reshape(len(labels), _CHANNELS, _SIDE, _SIDE)
 
 
-class _Reader(Protocol):
-    """A file that is open for reading."""
-
-    def read(self, size: int, /) -> bytes: ...
-
-
 _UNSIGNED_BYTES = 0x08
 _MAX_BYTES = 4 * 1024**3
 _GZIP = b"\x1f\x8b"
@@ -277,21 +270,13 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
         DatasetError: The file cannot be read, has another type or number of dimensions, is truncated, or
             continues after its end; the message names the byte.
     """
-    try:
-        with path.open("rb") as file:
-            if file.read(len(_GZIP)) != _GZIP:
-                file.seek(0)
-                return _read(path, file, dimensions)
-            file.seek(0)
-            with gzip.GzipFile(fileobj=file) as unpacked:
-                return _read(path, unpacked, dimensions)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DatasetError(f"{path}: is truncated or damaged: {one_line(error)}") from error
-    except OSError as error:
-        raise DatasetError(f"{path}: cannot be read: {error.strerror or error}") from error
+    with _damage_explained(path, gzip.BadGzipFile), path.open("rb") as file:
+        is_packed = file.read(len(_GZIP)) == _GZIP
+        file.seek(0)
+        return _read(path, gzip.GzipFile(fileobj=file) if is_packed else file, dimensions)
 
 
-def _read(path: Path, file: _Reader, dimensions: int) -> NDArray[np.uint8]:
+def _read(path: Path, file: io.BufferedIOBase, dimensions: int) -> NDArray[np.uint8]:
     header = file.read(4 + 4 * dimensions)
     expected = bytes((0, 0, _UNSIGNED_BYTES, dimensions))
     if not header.startswith(expected):
@@ -317,7 +302,7 @@ def _read(path: Path, file: _Reader, dimensions: int) -> NDArray[np.uint8]:
     return np.frombuffer(content, np.uint8).reshape(shape)
 
 
-def _content(file: _Reader, size: int) -> bytes:
+def _content(file: io.BufferedIOBase, size: int) -> bytes:
     """Reads up to ``size`` bytes, in pieces: a damaged header may declare far more than there is."""
     parts: list[bytes] = []
     while size > 0 and (part := file.read(min(size, 1 << 22))):
@@ -346,9 +331,12 @@ class IdxDataset(LoadedDataset):
     is_one_file = False
 
     def _open(self, path: Path) -> int:
-        images = _images_file(path) if path.is_dir() else path
-        if images is None:
-            raise DatasetError(f"{path}: holds no file like train-images-idx3-ubyte, also with .gz")
+        images = path
+        if path.is_dir():
+            found = sorted(each for each in path.iterdir() if is_images_file(each.name))
+            if not found:
+                raise DatasetError(f"{path}: holds no file like train-images-idx3-ubyte, also with .gz")
+            images = min(found, key=lambda each: "train" not in each.name)
         labels = _labels_file(images)
         self._images, self._labels = read_idx(images, 3), read_idx(labels, 1)
         if len(self._images) != len(self._labels):
@@ -365,12 +353,6 @@ class IdxDataset(LoadedDataset):
 def is_images_file(name: str) -> bool:
     """Returns whether a file of this name holds the images of an idx dataset."""
     return _IMAGES.fullmatch(name) is not None
-
-
-def _images_file(folder: Path) -> Path | None:
-    """Returns the file of the images in a folder, preferably for training; None if there is none."""
-    found = sorted(path for path in folder.iterdir() if is_images_file(path.name))
-    return min(found, key=lambda path: ("train" not in path.name, path.name), default=None)
 
 
 def _labels_file(images: Path) -> Path:

@@ -108,7 +108,9 @@ def _read_annotation(file: Path) -> Objects:
     for place, each in enumerate(root.findall("object")):
         try:
             boxes.append(_box(each, width, height))
-            classes.append(_name(each))
+            if not (name := (each.findtext("name") or "").strip()):
+                raise ValueError("has no name")
+            classes.append(printable(name))
             difficult.append(each.find("difficult") is not None and _number(each, "difficult") != 0)
         except ValueError as error:
             raise DatasetError(f"{file}: object {place}: {one_line(error)}") from error
@@ -144,13 +146,6 @@ def _number(element: ElementTree.Element, path: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{path} is {number}")
     return number
-
-
-def _name(element: ElementTree.Element) -> str:
-    name = (element.findtext("name") or "").strip()
-    if not name:
-        raise ValueError("has no name")
-    return printable(name)
 
 
 def _box(element: ElementTree.Element, width: int, height: int) -> Sequence[float]:

@@ -83,17 +83,14 @@ class ChildProcess:
         try:
             self.connection.send(message)
         except OSError as error:
-            raise self._lost() from error
+            raise DatasetError(self.early_end()) from error
 
     def receive(self) -> Any:
         """Waits for a message and returns it; raises DatasetError if the process has ended."""
         try:
             return self.connection.recv()
         except (EOFError, OSError) as error:  # also in the middle of a message
-            raise self._lost() from error
-
-    def _lost(self) -> DatasetError:
-        return DatasetError(self.early_end())
+            raise DatasetError(self.early_end()) from error
 
     @property
     def has_ended(self) -> bool:

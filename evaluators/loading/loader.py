@@ -180,11 +180,6 @@ UNLABELLED = -1
 """The label of a sample whose class is not needed."""
 
 
-def _no_index(_: str | None) -> int:
-    """Returns ``UNLABELLED`` for every class: for loading only, when the model need not know the classes."""
-    return UNLABELLED
-
-
 class DatasetLoader(Loader):
     """The loader of a dataset's samples, which ``EpochOrder`` assigns to batches.
 
@@ -198,7 +193,8 @@ class DatasetLoader(Loader):
             process opens it again.
         parameters: The model's input.
         options: See ``LoaderOptions``.
-        find_label: Returns the index of a class by its name; the name is None for a sample without a label.
+        find_label: Returns the index of a class by its name, which is None for a sample without a label; by
+            default ``UNLABELLED``, for loading alone.
 
     Raises:
         DatasetError: There are fewer samples than ranks, or a worker process cannot open the dataset.
@@ -211,7 +207,7 @@ class DatasetLoader(Loader):
         dataset: Dataset,
         parameters: InputParameters,
         options: LoaderOptions,
-        find_label: Callable[[str | None], int] = _no_index,
+        find_label: Callable[[str | None], int] = lambda _: UNLABELLED,
     ) -> None:
         self._order = EpochOrder(len(dataset), options)
         self._options = options
@@ -394,19 +390,16 @@ class SyntheticLoader(Loader):
                 f"synthetic data of {classes} classes and {batches} batches cannot be drawn; "
                 f"at least {lowest + 1} and 1 are needed"
             )
-        size = options.batch_size
+        size, one_batch = options.batch_size, options.batch_size * input_bytes(parameters.tensors)
         most = 1 if fixed else min(MOST_BATCHES, batches)
-        drawn = max(1, min(most, MOST_BYTES // (size * input_bytes(parameters.tensors))))
-        seed = [options.seed, options.rank]
+        drawn = max(1, min(most, MOST_BYTES // one_batch))
+        seed, asked = [options.seed, options.rank], {"count": drawn * size, "max_bytes": drawn * one_batch}
         try:
-            most_bytes = drawn * size * input_bytes(parameters.tensors)
-            [tensors] = synthetic_arrays(
-                parameters.tensors, seed, count=drawn * size, max_bytes=most_bytes
-            ).values()
+            [tensors] = synthetic_arrays(parameters.tensors, seed, **asked).values()
         except MemoryError as error:
             raise ConfigurationError(
-                f"a batch of {size} inputs takes {size * input_bytes(parameters.tensors)} bytes, which "
-                "are not available; use a smaller batch_size"
+                f"a batch of {size} inputs takes {one_batch} bytes, which are not available; "
+                "use a smaller batch_size"
             ) from error
         shape = (drawn * size,) if label_length is None else (drawn * size, label_length)
         labels = random_state([*seed, 1]).randint(lowest, classes, shape).astype(np.int64)

@@ -96,11 +96,7 @@ class SampleFiller:
         self._rows = rows
 
     def fill(self, task: Task, cancelled: Callable[[], bool] = lambda: False) -> FilledRows:
-        """Fills the rows of a task, or fewer once ``cancelled`` returns True.
-
-        Raises:
-            DatasetError: The dataset is damaged.
-        """
+        """Fills the rows of a task, or fewer once ``cancelled`` returns True."""
         labels: list[str | None] = []
         failed: list[tuple[int, InputFailure]] = []
         read_ns = preprocess_ns = read_bytes = 0
@@ -273,7 +269,9 @@ class WorkerThreads(Workers):
 
     def submit(self, task: Task) -> None:
         """Queues the task."""
-        self._futures[task.number] = self._executor.submit(self._fill, task)
+        self._futures[task.number] = self._executor.submit(
+            self._filler.fill, task, lambda: task.number < self._cancelled_below
+        )
 
     def result(self, task: Task) -> FilledRows:
         """Waits for the task."""
@@ -292,9 +290,6 @@ class WorkerThreads(Workers):
         """Ends the threads."""
         self.cancel()
         self._executor.shutdown()
-
-    def _fill(self, task: Task) -> FilledRows:
-        return self._filler.fill(task, lambda: task.number < self._cancelled_below)
 
 
 _NAME = "a worker process of the loader"
