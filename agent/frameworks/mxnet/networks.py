@@ -295,10 +295,12 @@ class GluonNetwork(TrainedNetwork):
         """Runs the block in predict mode; see ``TrainedNetwork``."""
         return self._block(inputs)
 
-    def arrays(self, parameter: Any) -> list[Any]:  # noqa: D102 - as in TrainedNetwork, here and below
+    def arrays(self, parameter: Any) -> list[Any]:
+        """See ``TrainedNetwork``."""
         return list(parameter.list_data())
 
-    def gradients(self) -> list[list[Any]]:  # noqa: D102
+    def gradients(self) -> list[list[Any]]:
+        """See ``TrainedNetwork``."""
         return [parameter.list_grad() for parameter in self.trained.values()]
 
     def watch(self, on_output: OnOutput | None) -> None:
@@ -315,7 +317,8 @@ class GluonNetwork(TrainedNetwork):
             block.register_op_hook(called if on_output else None)
             block.hybridize(static_alloc=True, **apart)
 
-    def symbols(self) -> tuple[Any, Any]:  # noqa: D102
+    def symbols(self) -> tuple[Any, Any]:
+        """See ``TrainedNetwork``."""
         return self._block._cached_graph[1], self._loss._cached_graph[1]
 
     def update_block(self) -> None:
@@ -409,11 +412,13 @@ class ModuleNetwork(TrainedNetwork):
         self._modules[0].forward(mxnet.io.DataBatch([inputs], [targets]), is_train=False)
         return self._modules[0].get_outputs()[1]
 
-    def arrays(self, parameter: Any) -> list[Any]:  # noqa: D102 - as in TrainedNetwork, here and below
+    def arrays(self, parameter: Any) -> list[Any]:
+        """See ``TrainedNetwork``."""
         executors, name = [_executor(module) for module in self._modules], parameter.name
         return [each.arg_dict[name] if name in each.arg_dict else each.aux_dict[name] for each in executors]
 
-    def gradients(self) -> list[list[Any]]:  # noqa: D102
+    def gradients(self) -> list[list[Any]]:
+        """See ``TrainedNetwork``."""
         executors = [_executor(module) for module in self._modules]
         return [[each.grad_dict[p.name] for each in executors] for p in self.trained.values()]
 
@@ -433,7 +438,8 @@ class ModuleNetwork(TrainedNetwork):
                 )
         self._on_output, self._watched = on_output, []
 
-    def symbols(self) -> tuple[Any, Any]:  # noqa: D102
+    def symbols(self) -> tuple[Any, Any]:
+        """See ``TrainedNetwork``."""
         return self._scores, self._modules[0].symbol
 
     def _watch(self, module: Any, shard: Shard, on_output: OnOutput) -> None:
@@ -455,7 +461,8 @@ class ModuleNetwork(TrainedNetwork):
         executor.set_monitor_callback(called)
         self._watched.append(executor)
 
-    def update_block(self) -> None:  # noqa: D102
+    def update_block(self) -> None:
+        """See ``TrainedNetwork``."""
         for parameter in (*self.trained.values(), *self.others.values()):
             parameter.set_data(self.arrays(parameter)[0])
 
