@@ -196,6 +196,7 @@ _MULTINOMIAL = _drawn(
 _ANY, _UNIT = TensorSpec("", ()), TensorSpec("", (), Values.UNIT)
 _POSITIVE, _TWO, _SHARE = (TensorSpec("", (), Values.POSITIVE, scale=scale) for scale in (1.0, 2.0, 0.5))
 _BELOW, _ABOVE = (TensorSpec("", (), Values.ABOVE_ONE, scale=scale) for scale in (-1.0, 1.0))
+_CLASSES = TensorSpec("", (), Values.DISTRIBUTION)
 _COUNT = TensorSpec("", (), Values.BOOLEAN, differentiable=False, scale=3.0)
 _log_gamma = np.vectorize(lgamma, otypes=[np.float64])
 
@@ -233,12 +234,6 @@ _DISTRIBUTIONS: Mapping[str, _Row] = {
         lambda x, mu, alpha: _log_failures(x, 1 / alpha, 1 / (1 + mu * alpha)),
         {"mu": _TWO, "alpha": _SHARE},
     ),
-    "dirichlet": (
-        _log_dirichlet,
-        TensorSpec("", (), Values.DISTRIBUTION),
-        _log_dirichlet,
-        {"alpha": _POSITIVE},
-    ),
 }
 """The moments, how samples are drawn, the logarithm of their density, and how the parameters are drawn."""
 
@@ -247,9 +242,8 @@ def _shaped(specs: Mapping[str, TensorSpec], shape: Shape) -> tuple[TensorSpec, 
     return tuple(replace(spec, name=name, shape=shape) for name, spec in specs.items())
 
 
-def _sample(name: str) -> Operator:
+def _sample(name: str, moments: Callable[..., Any], parameters: Mapping[str, TensorSpec]) -> Operator:
     """Returns the operator that draws numbers from as many distributions as its inputs have elements."""
-    moments, _, _, parameters = _DISTRIBUTIONS[name]
     first = next(iter(parameters))
 
     def check(outputs: Arrays, inputs: Arrays, case: Case) -> None:
@@ -275,14 +269,18 @@ def _sample(name: str) -> Operator:
     )
 
 
-def _density(name: str) -> Operator:
+def _density(
+    name: str,
+    sample: TensorSpec,
+    log_density: Callable[..., Any],
+    parameters: Mapping[str, TensorSpec],
+    classes: Shape = (),
+) -> Operator:
     """Returns the operator for the densities of samples, each row with parameters of its own."""
-    _, sample, log_density, parameters = _DISTRIBUTIONS[name]
-    classes = (3,) if name == "dirichlet" else ()
 
     def tensors(case: Case) -> tuple[TensorSpec, ...]:
-        rows, _, *classes = shape = case.shapes["sample"]
-        return *_shaped({"sample": sample}, shape), *_shaped(parameters, (rows, *classes))
+        rows, _, *rest = shape = case.shapes["sample"]
+        return *_shaped({"sample": sample}, shape), *_shaped(parameters, (rows, *rest))
 
     sizes = ((16, 24), (1024, 1024), (4096, 1024), (10000, 10), (1, 10000))
     return Operator(
@@ -298,8 +296,9 @@ def _density(name: str) -> Operator:
 
 
 OPERATORS = (
-    *(_sample(name) for name in _DISTRIBUTIONS if name != "dirichlet"),
-    *(_density(name) for name in _DISTRIBUTIONS),
+    *(_sample(name, moments, given) for name, (moments, _, _, given) in _DISTRIBUTIONS.items()),
+    *(_density(name, drawn, log, given) for name, (_, drawn, log, given) in _DISTRIBUTIONS.items()),
+    _density("dirichlet", _CLASSES, _log_dirichlet, {"alpha": _POSITIVE}, (3,)),
     _random("random_uniform", "Uniform in low…high", uniform, low=0.0, high=1.0),
     _random("random_normal", "Normal of mean loc and deviation scale", normal, loc=0.0, scale=1.0),
     _random("random_gamma", "Gamma of shape alpha and scale beta", gamma, alpha=2.0, beta=1.0),

@@ -212,20 +212,24 @@ def _cubed(factor: float) -> Callable[[Case, Sequence[Shape]], int]:
 def _on_square(
     name: str,
     summary: str,
-    reference: Callable[[NDArray[Any]], Arrays],
+    reference: Callable[[NDArray[Any]], Any],
     values: Values = Values.NORMAL,
-    *,
     cubes: float = 0.0,
+    *,
     scale: float = 1.0,
     rtol: float = 1e-5,
 ) -> Operator:
+    def computed(arrays: Arrays, _: Parameters) -> Arrays:
+        found = reference(arrays[0])
+        return found if isinstance(found, tuple) else (found,)
+
     return Operator(
         name=name,
         category=Category.LINEAR_ALGEBRA,
         summary=f"{summary}; for each matrix in the last two axes",
         tensors=_square(values, scale),
         presets=_SQUARES if cubes else _MANY,
-        reference=lambda arrays, _: reference(arrays[0]),
+        reference=computed,
         flops=_cubed(cubes),
         rtol=rtol,
     )
@@ -237,14 +241,14 @@ def _symmetric(array: NDArray[Any]) -> NDArray[Any]:
     return found
 
 
-def _inverse_of_product(lower: NDArray[Any]) -> Arrays:
+def _inverse_of_product(lower: NDArray[Any]) -> Any:
     lower = np.tril(lower)
-    return (np.linalg.inv(lower @ _swapped(lower)),)
+    return np.linalg.inv(lower @ _swapped(lower))
 
 
-def _lower_entries(array: NDArray[Any]) -> Arrays:
+def _lower_entries(array: NDArray[Any]) -> NDArray[Any]:
     rows, columns = np.tril_indices(array.shape[-1])
-    return (array[..., rows, columns],)
+    return array[..., rows, columns]
 
 
 def _triangle_order(entries: int) -> int:
@@ -303,6 +307,9 @@ def _with_triangle(
     )
 
 
+_DEFINITE = Values.POSITIVE_DEFINITE
+_diagonals = partial(np.diagonal, axis1=-2, axis2=-1)
+
 OPERATORS = (
     *_PRODUCTS,
     Operator(
@@ -326,46 +333,31 @@ OPERATORS = (
     _on_square(
         "cholesky",
         "lower Cholesky factor of a positive definite matrix",
-        lambda array: (np.linalg.cholesky(_symmetric(array)),),
-        Values.POSITIVE_DEFINITE,
-        cubes=1 / 3,
+        lambda array: np.linalg.cholesky(_symmetric(array)),
+        _DEFINITE,
+        1 / 3,
     ),
     _on_square(
         "cholesky_inverse",
         "inverse of a matrix of which the lower Cholesky factor is given",
         _inverse_of_product,
         Values.LOWER_TRIANGULAR,
-        cubes=2 / 3,
+        2 / 3,
+    ),
+    # the error of the product grows with the number of its factors
+    _on_square(
+        "det", "determinant of a matrix", np.linalg.det, _DEFINITE, 2 / 3, scale=_UNIT_DETERMINANT, rtol=1e-4
     ),
     _on_square(
-        "det",
-        "determinant of a matrix",
-        lambda array: (np.linalg.det(array),),
-        Values.POSITIVE_DEFINITE,
-        cubes=2 / 3,
-        scale=_UNIT_DETERMINANT,
-        rtol=1e-4,  # the error of the product grows with the number of its factors
+        "slogdet", "sign and logarithm of the determinant of a matrix", np.linalg.slogdet, _DEFINITE, 2 / 3
     ),
-    _on_square(
-        "slogdet",
-        "sign and logarithm of the determinant of a matrix",
-        lambda array: tuple(np.linalg.slogdet(array)),
-        Values.POSITIVE_DEFINITE,
-        cubes=2 / 3,
-    ),
-    _on_square(
-        "inverse",
-        "inverse of a matrix",
-        lambda array: (np.linalg.inv(array),),
-        Values.POSITIVE_DEFINITE,
-        cubes=2.0,
-    ),
+    _on_square("inverse", "inverse of a matrix", np.linalg.inv, _DEFINITE, 2.0),
     _on_square(
         "eigh",
         "eigenvalues of a symmetric matrix; the eigenvectors, whose signs are free, are computed and dropped",
-        lambda array: (np.linalg.eigvalsh(_symmetric(array)),),
-        Values.POSITIVE_DEFINITE,
-        cubes=9.0,
+        lambda array: np.linalg.eigvalsh(_symmetric(array)),
+        _DEFINITE,
+        9.0,
         scale=1024.0,  # which keeps the eigenvalues apart, so that finite differences change no order
         rtol=1e-4,  # for the gradients: the eigenvectors of close eigenvalues are inexact
     ),
@@ -373,20 +365,16 @@ OPERATORS = (
         "lq",
         "LQ factorization of a square matrix, as Q and L, by Householder reflections, as in LAPACK",
         _lq,
-        Values.POSITIVE_DEFINITE,
-        cubes=4 / 3,
+        _DEFINITE,
+        4 / 3,
     ),
     _on_square(
         "sum_log_diagonal",
         "sum of the logarithms of a matrix's diagonal",
-        lambda array: (np.log(np.diagonal(array, axis1=-2, axis2=-1)).sum(-1),),
+        lambda array: np.log(_diagonals(array)).sum(-1),
         Values.POSITIVE,
     ),
-    _on_square(
-        "extract_diagonal",
-        "diagonal of a matrix, copied",
-        lambda array: (np.diagonal(array, axis1=-2, axis2=-1),),
-    ),
+    _on_square("extract_diagonal", "diagonal of a matrix, copied", _diagonals),
     _on_square("extract_triangle", "entries of the lower triangle of a matrix, row by row", _lower_entries),
     Operator(
         name="make_diagonal",
