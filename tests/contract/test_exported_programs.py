@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from inferometer.agent.artifacts.files import InputSignature
 from inferometer.agent.artifacts.torch_archives import TorchFile, torch_file
 from inferometer.agent.frameworks.pytorch.predictor import PyTorchPredictor
-from inferometer.agent.frameworks.pytorch.programs import build_program, read_program_inputs
+from inferometer.agent.frameworks.pytorch.programs import build_program, read_program_signature
 from inferometer.manifests.errors import ArtifactError
 from tests.model_files import TinyNet, save_program
 
@@ -84,7 +84,7 @@ def test_a_program_gives_the_answers_of_its_module(tmp_path, module, example) ->
     path = save_program(original, tmp_path / "net.pt2", example)
     name = {"words": "words"}.get(module.__name__.lower(), "data")
     dtype = str(example.dtype).removeprefix("torch.")
-    assert read_program_inputs(path) == (InputSignature(name, dtype, (None, *example.shape[1:])),)
+    assert read_program_signature(path).inputs == (InputSignature(name, dtype, (None, *example.shape[1:])),)
 
     built = build_program(path, CPU)
     batch = torch.cat([example, example, example[:1]])

@@ -18,7 +18,7 @@ from mutations import assert_one_clean_line, damaged_bytes, damaged_document, fu
 from inferometer.agent.artifacts.mxnet_symbols import symbol_inputs
 from inferometer.agent.artifacts.onnx_files import read_onnx_signature
 from inferometer.agent.artifacts.torch_archives import torch_file, traced_inputs
-from inferometer.agent.frameworks.pytorch.programs import build_program, read_program_inputs
+from inferometer.agent.frameworks.pytorch.programs import build_program, read_program_signature
 from inferometer.agent.inference.given_models import Wanted, model_of_file
 from inferometer.agent.inference.registry import Registry
 from inferometer.manifests.errors import ArtifactError, InferometerError
@@ -75,7 +75,7 @@ def test_archives_of_pytorch(folder: Path, valid: dict[str, Path], data: st.Data
     for read in (
         torch_file,
         traced_inputs,
-        read_program_inputs,
+        read_program_signature,
         lambda it: build_program(it, EXAMPLE.device),
     ):
         try:

@@ -38,7 +38,7 @@ from inferometer.agent.frameworks.pytorch.modules import (
     reason_of,
     use_threads,
 )
-from inferometer.agent.frameworks.pytorch.programs import build_program, read_program_inputs
+from inferometer.agent.frameworks.pytorch.programs import build_program, read_program_signature
 from inferometer.agent.hardware.environment import FrameworkDetails, Precision, PredictorOptions
 from inferometer.agent.inference.predictor import Predictor, inputs_of_examples, prediction_failure, title_of
 from inferometer.agent.preprocessing.inputs import Tensors, batch_size, blank_batch
@@ -87,7 +87,7 @@ class PyTorchPredictor(Predictor):
         """Reads the inputs of an exported program or a TorchScript archive; see ``Predictor``."""
         kind = torch_file(path)
         if kind is TorchFile.PROGRAM:
-            return ModelSignature(read_program_inputs(path), path)
+            return read_program_signature(path)
         if kind is not TorchFile.TORCHSCRIPT or path.suffix == _PROGRAM:
             raise _no_graph(path, kind)
         inputs = traced_inputs(path) or _script_inputs(path)

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from inferometer.agent.artifacts.files import InputSignature
+from inferometer.agent.artifacts.files import InputSignature, ModelSignature
 from inferometer.agent.artifacts.torch_archives import TorchArchive, open_archive
 from inferometer.manifests.errors import one_line, printable
 
@@ -33,22 +33,8 @@ _ON_SIZES: Mapping[str, Callable[..., Any]] = {
     **{
         f"_operator.{name}": getattr(operator, name)
         for name in (
-            "add",
-            "and_",
-            "eq",
-            "floordiv",
-            "ge",
-            "gt",
-            "le",
-            "lt",
-            "mod",
-            "mul",
-            "ne",
-            "neg",
-            "or_",
-            "pos",
-            "sub",
-            "truediv",
+            *("add", "and_", "eq", "floordiv", "ge", "gt", "le", "lt", "mod", "mul", "ne", "neg", "or_"),
+            *("pos", "sub", "truediv"),
         )
     },
     **{f"math.{name}": getattr(math, name) for name in ("ceil", "floor", "trunc")},
@@ -241,18 +227,9 @@ _MODEL = "model"
 _FORMAT = "exported program"
 # The numbers of torch._export.serde.schema.ScalarType, MemoryFormat, Layout and ArgumentKind.
 _DTYPES = {
-    1: torch.uint8,
-    2: torch.int8,
-    3: torch.int16,
-    4: torch.int32,
-    5: torch.int64,
-    6: torch.float16,
-    7: torch.float32,
-    8: torch.float64,
-    10: torch.complex64,
-    11: torch.complex128,
-    12: torch.bool,
-    13: torch.bfloat16,
+    **dict(enumerate((torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64), 1)),
+    **dict(enumerate((torch.float16, torch.float32, torch.float64), 6)),
+    **dict(enumerate((torch.complex64, torch.complex128, torch.bool, torch.bfloat16), 10)),
     28: torch.uint16,
     34: torch.uint32,
 }
@@ -263,17 +240,22 @@ _MEMORY_FORMATS = {
     4: torch.preserve_format,
 }
 _STRIDED = 7
+_OPERATORS = {"softmax": "Softmax", "log_softmax": "LogSoftmax", "sigmoid": "Sigmoid"}
+"""ONNX's names of the operators that make probabilities."""
 _Json: TypeAlias = Mapping[str, Any]
 
 
-def read_program_inputs(path: Path) -> tuple[InputSignature, ...]:
-    """Returns the inputs of an exported program.
+def read_program_signature(path: Path) -> ModelSignature:
+    """Returns the inputs and outputs of an exported program.
 
     Raises:
         ArtifactError: It is not an exported program that can be read; see ``build_program``.
     """
     with open_archive(path, _FORMAT) as archive:
-        return tuple(_Program(archive).user_inputs().values())
+        program = _Program(archive)
+        outputs, operators = program.user_outputs()
+        inputs = tuple(program.user_inputs().values())
+        return ModelSignature(inputs, path, outputs=outputs, operators=operators)
 
 
 def build_program(path: Path, device: torch.device) -> ProgramModule:
@@ -309,13 +291,32 @@ class _Program:
             form, value = _only(spec["arg"])
             if form != "as_tensor":
                 raise ValueError(f"it takes an input that is not a tensor ({printable(form)})")
-            meta = self.graph["tensor_values"][value["name"]]
-            shape = tuple(size.get("as_int") for size in map(_mapping, meta["sizes"]))
-            if not all(size is None or (type(size) is int and size > 0) for size in shape):
+            found[value["name"]] = self._signature(value["name"], printable(str(value["name"])))
+            if not all(size is None or size > 0 for size in found[value["name"]].shape or ()):
                 raise ValueError("its input has no shape")
-            name = str(_DTYPES.get(meta["dtype"], "of an unknown element type")).removeprefix("torch.")
-            found[value["name"]] = InputSignature(printable(str(value["name"])), name, shape)
         return found
+
+    def user_outputs(self) -> tuple[tuple[InputSignature, ...], dict[str, str]]:
+        """Returns the outputs, which have no names, and for each ONNX's name of its operator, if known."""
+        made = [(each, node["target"]) for node in self.graph["nodes"] for each in node["outputs"]]
+        targets = {each["as_tensor"]["name"]: target for each, target in made if "as_tensor" in each}
+        outputs, operators = [], {}
+        for place, (_, spec) in enumerate(self.output_specs):
+            form, value = _only(spec["arg"])
+            if form == "as_tensor":
+                outputs.append(self._signature(value["name"], f"output{place}"))
+                target = targets.get(value["name"], "").removeprefix("torch.ops.aten.").partition(".")[0]
+                operators[f"output{place}"] = _OPERATORS.get(target.lstrip("_"), "")
+        return tuple(outputs), operators
+
+    def _signature(self, name: str, shown: str) -> InputSignature:
+        """Returns the description of a tensor of the graph."""
+        meta = self.graph["tensor_values"][name]
+        shape = tuple(size.get("as_int") for size in map(_mapping, meta["sizes"]))
+        if not all(size is None or type(size) is int for size in shape):
+            raise ValueError(f"{shown} has no shape")
+        dtype = str(_DTYPES.get(meta["dtype"], "of an unknown element type")).removeprefix("torch.")
+        return InputSignature(shown, dtype, shape)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Returns the tensors, keyed by the names of their graph inputs."""

@@ -88,3 +88,15 @@ def test_a_mere_guess_remains_a_comment(tmp_path: Path) -> None:
     assert "  # type: regression\n  # parameters:\n  #   values_layer: out\n" in text
     parsed = parse_manifest(yaml.safe_load(text), tmp_path / "a.yml")
     assert parsed.output.type == "raw"  # type: ignore[attr-defined]
+
+
+def test_an_exported_program_has_outputs_too(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Softmax(1))
+    batch = {0: torch.export.Dim("batch")}
+    exported = torch.export.export(model.eval(), (torch.zeros(2, 3),), dynamic_shapes=(({**batch},)))
+    torch.export.save(exported, tmp_path / "a.pt2")
+    found, sure, reason = model_of_file(tmp_path / "a.pt2", Registry()).task
+    parameters = {"probabilities_layer": "output0", "probabilities_transform": "none"}
+    assert found == {"type": "classification", "parameters": parameters}
+    assert (sure, reason) == ("certain", "output0 is made by Softmax")
