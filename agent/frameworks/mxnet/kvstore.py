@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
 from typing import Any, TypeVar
 
 import numpy as np
@@ -270,22 +271,16 @@ class GradientExchange:
     def leave(self, *, failed: bool) -> None:
         """Leaves the kvstore; unless something failed, the ranks first wait for each other."""
         store, self._store = self._store, None
-        if store is None or not self._distributed:
-            return
-        if self._lost:
+        if store is None or not self._distributed or self._lost:
             return
         if failed:
             mxnet.base.check_call(mxnet.base._LIB.MXKVStoreSetBarrierBeforeExit(store.handle, 0))
-        done = threading.Event()
         stores = [store]
         del store
-
-        def free() -> None:
-            stores.clear()
-            done.set()
-
-        threading.Thread(target=free, daemon=True).start()
-        if not done.wait(self._rank.timeout_s):
+        freeing = threading.Thread(target=stores.clear, daemon=True)
+        freeing.start()
+        freeing.join(self._rank.timeout_s)
+        if freeing.is_alive():
             raise TrainingError(
                 f"{self._where}: the other ranks did not leave within {self._rank.timeout_s:g} s"
             )
@@ -331,22 +326,17 @@ class GradientExchange:
         """Runs a call that needs the other ranks, in a thread because MXNet's calls have no timeout."""
         if not self._distributed:
             return call()
-        result: list[_Result] = []
-        failure: list[Exception] = []
+        answer: futures.Future[_Result] = futures.Future()
 
         def run() -> None:
             try:
-                result.append(call())
+                answer.set_result(call())
             except Exception as error:  # noqa: BLE001 - raised again below
-                failure.append(error)
+                answer.set_exception(error)
 
         until_s = time.monotonic() + self._rank.timeout_s
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-        while thread.is_alive():
-            thread.join(min(_HEARTBEAT_S, max(0.0, until_s - time.monotonic())))
-            if not thread.is_alive():
-                break
+        threading.Thread(target=run, daemon=True).start()
+        while not futures.wait([answer], min(_HEARTBEAT_S, max(0.0, until_s - time.monotonic()))).done:
             if time.monotonic() >= until_s:
                 raise self._abandoned(
                     f"the other ranks and the servers did not answer within {self._rank.timeout_s:g} s"
@@ -355,9 +345,7 @@ class GradientExchange:
                 raise self._abandoned(
                     "lost contact with the kvstore's scheduler, which ends when it loses any process"
                 )
-        if failure:
-            raise failure[0]
-        return result[0]
+        return answer.result()
 
     def _abandoned(self, why: str) -> RankLostError:
         """Abandons a call in which MXNet waits forever; it would also wait when freed and at process exit."""
