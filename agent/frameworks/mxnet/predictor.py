@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
@@ -56,6 +56,8 @@ _DYNAMIC_EXECUTORS = 16
 _Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 """The shapes of a batch's tensors, in the manifest's order."""
 _AUTOTUNE = CudnnAutotune()
+_BULK = "MXNET_EXEC_BULK_EXEC_INFERENCE"
+"""0 makes the executors that are bound meanwhile queue their operators one by one."""
 
 
 class MXNetPredictor(Predictor):
@@ -259,8 +261,9 @@ class MXNetPredictor(Predictor):
         except FAILURES as error:
             self.close()
             what = f"{self}, {architecture.name}" if architecture else self.artifacts.graph or self
+            taken = (f"{each.element_type.value} inputs of {each.written}" for each in self.tensors)
             raise ArtifactError(
-                f"{what}: does not accept {_described(self.tensors)} with "
+                f"{what}: does not accept {' and '.join(taken)} with "
                 f"{self.artifacts.weights or 'random weights'}: {reason(error)}"
             ) from error
         except ArtifactError:
@@ -367,7 +370,9 @@ class MXNetPredictor(Predictor):
                 dtype = types.get(argument, types[names[0]])
                 arguments[argument] = mxnet.nd.zeros(inferred, self._context, dtype=dtype)
         auxiliary = {state: self._weights[state] for state in self._symbol.list_auxiliary_states()}
-        with nullcontext() if self._apart is None else _operators_apart():
+        if self._apart is not None:  # queued operators may read the environment while it changes
+            mxnet.nd.waitall()
+        with environment({} if self._apart is None else {_BULK: "0"}):
             executor = self._symbol.bind(self._context, arguments, grad_req="null", aux_states=auxiliary)
         if self._apart is not None:
             self._apart(executor)
@@ -376,17 +381,3 @@ class MXNetPredictor(Predictor):
         if len(self._executors) > (_DYNAMIC_EXECUTORS if dynamic else _EXECUTORS):
             self._executors.popitem(last=False)
         return executor
-
-
-def _described(tensors: Sequence[TensorSpec]) -> str:
-    """Returns a description of the inputs."""
-    return " and ".join(f"{each.element_type.value} inputs of {each.written}" for each in tensors)
-
-
-_BULK = "MXNET_EXEC_BULK_EXEC_INFERENCE"
-
-
-def _operators_apart() -> AbstractContextManager[None]:
-    """Sets the environment so that executors bound within the context queue operators one by one."""
-    mxnet.nd.waitall()  # queued operators may read the environment while it changes
-    return environment({_BULK: "0"})
