@@ -95,17 +95,13 @@ def read_weights(model: str, module: torch.nn.Module, path: Path) -> None:
             # it warns about newer pickle protocols, and raises for unreadable ones
             warnings.simplefilter("ignore", UserWarning)
             state = torch.load(path, map_location="cpu", weights_only=True)
-        _leave_out(state, getattr(module, "ignored_weights", ()))
+        if isinstance(state, dict):  # otherwise load_state_dict reports the error
+            ignored = getattr(module, "ignored_weights", ())
+            for key in [key for key in state if str(key).startswith(ignored)]:
+                del state[key]
         module.load_state_dict(state, strict=True)
     except FAILURES as error:
         raise ArtifactError(f"{path}: are not the weights of {model}: {reason_of(error)}") from error
-
-
-def _leave_out(state: object, prefixes: tuple[str, ...]) -> None:
-    """Removes from a state dict the tensors that the module's class declares as ignored."""
-    if isinstance(state, dict):  # otherwise load_state_dict reports the error
-        for key in [key for key in state if str(key).startswith(prefixes)]:
-            del state[key]
 
 
 def framework_details() -> FrameworkDetails:

@@ -166,11 +166,6 @@ def step_of(target: object, given: Sequence[tuple[object, object]], outputs: Seq
     return Step(called, tuple(places_of), named, _returned(outputs, len(called._schema.returns)))
 
 
-def list_of(items: Sequence[object], name: int) -> Step:
-    """Returns the step that builds a list in which some values are computed."""
-    return Step(_list, tuple(items), {}, name)
-
-
 @functools.cache
 def _aten() -> Mapping[str, tuple[str, str]]:
     """Returns the names of ATen operators and their overloads, by their names in programs.
@@ -376,7 +371,8 @@ class _Builder:
             if kind == "constant_input":
                 self._values[spec["name"]] = _constant(spec["value"])
         for node in program.graph["nodes"]:
-            step = self._step(node)
+            given = [(each["name"], self._value(each["arg"])) for each in node["inputs"]]
+            step = step_of(node["target"], given, [self._output(each) for each in node["outputs"]])
             self._steps.append(step)
         outputs = []
         for kind, spec in program.output_specs:
@@ -386,10 +382,6 @@ class _Builder:
                 )
             outputs.append(self._value(spec["arg"]))
         return ProgramModule(tensors, inputs, self._steps, outputs)
-
-    def _step(self, node: _Json) -> Step:
-        given = [(each["name"], self._value(each["arg"])) for each in node["inputs"]]
-        return step_of(node["target"], given, [self._output(each) for each in node["outputs"]])
 
     def _output(self, output: _Json) -> OutputNames:
         """Returns the program's name or names for the results of an operator."""
@@ -455,7 +447,7 @@ class _Builder:
         if not any(isinstance(each, Computed) for each in items):
             return items
         made = Computed(len(self._steps))
-        self._steps.append(list_of(items, len(self._steps)))
+        self._steps.append(Step(_list, tuple(items), {}, len(self._steps)))
         return made
 
     def _size(self, argument: _Json) -> object:
