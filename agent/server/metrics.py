@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from http.server import ThreadingHTTPServer
+from itertools import accumulate
 from typing import Any, Generic, TypeVar
 
 import grpc
@@ -87,6 +88,7 @@ class _Labelled(Collector, Generic[_Child]):
     """A metric with one child per combination of label values. Thread-safe."""
 
     _make: Callable[[], _Child]
+    _kind: Callable[..., Any]
 
     def __init__(self, name: str, description: str, labels: Sequence[str]) -> None:
         self._name = name
@@ -107,54 +109,49 @@ class _Labelled(Collector, Generic[_Child]):
         """Yields the current metric."""
         with self._lock:
             children = dict(self._children)
-        yield self._family(children)
+        family = self._kind(self._name, self._description, labels=self._labels)
+        for values, child in children.items():
+            self._add(family, values, child)
+        yield family
 
-    def _family(self, children: dict[tuple[str, ...], _Child]) -> Metric:
+    def _add(self, family: Any, values: tuple[str, ...], child: _Child) -> None:
         raise NotImplementedError
 
 
 class Counts(_Labelled[Tally]):
     """A counter."""
 
-    _make = Tally
+    _make, _kind = Tally, CounterMetricFamily
 
-    def _family(self, children: dict[tuple[str, ...], Tally]) -> Metric:
-        family = CounterMetricFamily(self._name, self._description, labels=self._labels)
-        for values, tally in children.items():
-            family.add_metric(values, tally.value, tally.created_s)
-        return family
+    def _add(self, family: CounterMetricFamily, values: tuple[str, ...], child: Tally) -> None:
+        family.add_metric(values, child.value, child.created_s)
 
 
 class Levels(_Labelled[Tally]):
     """A gauge."""
 
-    _make = Tally
+    _make, _kind = Tally, GaugeMetricFamily
 
-    def _family(self, children: dict[tuple[str, ...], Tally]) -> Metric:
-        family = GaugeMetricFamily(self._name, self._description, labels=self._labels)
-        for values, tally in children.items():
-            family.add_metric(values, tally.value)
-        return family
+    def _add(self, family: GaugeMetricFamily, values: tuple[str, ...], child: Tally) -> None:
+        family.add_metric(values, child.value)
 
 
 class Distributions(_Labelled[Distribution]):
     """A histogram."""
+
+    _kind = HistogramMetricFamily
 
     def __init__(self, name: str, description: str, labels: Sequence[str], bounds: Sequence[float]) -> None:
         self._bounds = tuple(map(float, bounds))
         self._make = lambda: Distribution(self._bounds)
         super().__init__(name, description, labels)
 
-    def _family(self, children: dict[tuple[str, ...], Distribution]) -> Metric:
-        family = HistogramMetricFamily(self._name, self._description, labels=self._labels)
+    def _add(self, family: HistogramMetricFamily, values: tuple[str, ...], child: Distribution) -> None:
+        counts, total = child.read()
         names = [*map(str, self._bounds), "+Inf"]
-        for values, distribution in children.items():
-            counts, total = distribution.read()
-            up_to = [sum(counts[: place + 1]) for place in range(len(counts))]
-            family.add_metric(values, list(zip(names, up_to, strict=True)), total)
-            labels = dict(zip(self._labels, values, strict=True))
-            family.add_sample(f"{self._name}_created", labels, distribution.created_s)
-        return family
+        family.add_metric(values, list(zip(names, accumulate(counts), strict=True)), total)
+        labels = dict(zip(self._labels, values, strict=True))
+        family.add_sample(f"{self._name}_created", labels, child.created_s)
 
 
 _LABELS = ("gpu", "uuid", "name")
