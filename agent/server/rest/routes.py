@@ -122,23 +122,22 @@ def _changing(kind: Callable[..., Any]) -> Callable[[Received], Any]:
 
     def read(received: Received) -> Any:
         message = read_names(received)
-        _fill(message.parameters, received.body)
+        given = read_object(received.body) if received.body else {}
+        for key, value in object_of(given, "parameters", "the request").items():
+            try:
+                parameter = message.parameters[key]
+                if isinstance(value, bool):
+                    parameter.bool_param = value
+                elif isinstance(value, int):
+                    parameter.int64_param = value
+                else:
+                    parameter.string_param = value
+            except (TypeError, ValueError) as error:
+                what = f"parameter {one_line(key, 80)}"
+                raise InputError(f"{what} is not a string, boolean or integer") from error
         return message
 
     return read
-
-
-def _fill(parameters: Any, body: memoryview) -> None:
-    for key, value in object_of(read_object(body) if body else {}, "parameters", "the request").items():
-        try:
-            if isinstance(value, bool):
-                parameters[key].bool_param = value
-            elif isinstance(value, int):
-                parameters[key].int64_param = value
-            else:
-                parameters[key].string_param = value
-        except (TypeError, ValueError) as error:
-            raise InputError(f"parameter {one_line(key, 80)} is not a string, boolean or integer") from error
 
 
 def _read_region(received: Received) -> pb.SystemSharedMemoryRegisterRequest:

@@ -338,7 +338,7 @@ class SharedMemory:
         self._max_regions = max_regions
         self._max_bytes = max_bytes
         self._clock = clock
-        self._lock = threading.Lock()  # of changes; reading takes none, as mapping a large region takes long
+        self._lock = threading.RLock()  # of changes; reading takes none, as mapping a large region takes long
         self._regions: dict[str, Region] = {}
 
     def register(self, name: str, key: str, offset: int, byte_size: int, peer: str) -> None:
@@ -353,7 +353,7 @@ class SharedMemory:
         if not 0 < len(name) <= _MAX_NAME_CHARACTERS:
             raise InputError(f"the name of a shared memory region has 1 to {_MAX_NAME_CHARACTERS} characters")
         with self._lock:
-            self._release_dead()
+            self.release_dead()
             if name in self._regions:
                 raise RegionExistsError(
                     f"{titled('shared memory region', name)} is registered already; unregister it first"
@@ -384,14 +384,22 @@ class SharedMemory:
         """Returns the named region, or all if the name is empty; raises NotFoundError for an unknown name."""
         self.peers.check(peer)
         with self._lock:
-            self._release_dead()
+            self.release_dead()
             found = tuple(self._regions.values())
         return (self._find(name),) if name else found
 
     def release_dead(self) -> int:
         """Releases the regions of clients that are gone, and returns how many."""
         with self._lock:
-            return self._release_dead()
+            since_s = self._clock() - self._idle_s
+            dead = [
+                name
+                for name, region in self._regions.items()
+                if (region.is_unlinked or region.used_s < since_s) and not region.is_held
+            ]
+            for name in dead:
+                del self._regions[name]
+            return len(dead)
 
     def close(self) -> None:
         """Releases every region for good."""
@@ -461,18 +469,6 @@ class SharedMemory:
                 "(again, if it was unused for long)"
             )
         return region
-
-    def _release_dead(self) -> int:
-        """Releases the regions of clients that are gone. The caller holds the lock."""
-        since_s = self._clock() - self._idle_s
-        dead = [
-            name
-            for name, region in self._regions.items()
-            if (region.is_unlinked or region.used_s < since_s) and not region.is_held
-        ]
-        for name in dead:
-            del self._regions[name]
-        return len(dead)
 
 
 def _number(parameters: Parameters, name: str, where: str) -> int:
