@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from inferometer.manifests.errors import OutputError
+from inferometer.manifests.errors import OutputError, explained
 
 _HELD = (BlockingIOError, PermissionError)
 """The errors of a lock that is already held; some network file systems report EACCES."""
@@ -129,7 +129,7 @@ class LineJournal:
 
     def __init__(self, path: Path, *, synced: bool, anew: bool = False) -> None:
         self._path, self._synced = path, synced
-        with self._translated():
+        with explained(OutputError, f"{path}: the journal cannot be written"):
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("wb" if anew else "ab+") as file:
                 if file.tell():
@@ -143,15 +143,10 @@ class LineJournal:
         Raises:
             OutputError: The file cannot be written.
         """
-        with self._translated(), self._path.open("ab", buffering=0) as file:
+        with (
+            explained(OutputError, f"{self._path}: the journal cannot be written"),
+            self._path.open("ab", buffering=0) as file,
+        ):
             file.write((json.dumps(content) + "\n").encode())
             if self._synced:
                 os.fsync(file.fileno())
-
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            reason = error.strerror or error
-            raise OutputError(f"{self._path}: the journal cannot be written: {reason}") from error
