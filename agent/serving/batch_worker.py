@@ -38,13 +38,9 @@ from inferometer.manifests.errors import InputError, PredictionError
 
 BATCH = "batch"
 """The name of a batch's span."""
-_QUEUE = SpanKind("queue", TraceLevel.APPLICATION_TRACE)
+QUEUE = SpanKind("queue", TraceLevel.APPLICATION_TRACE)
+"""The span of a request's wait."""
 _UPPER = 32  # the bits of an id that tell its recorder; see SpanRecorder
-
-
-def record_wait(trace: TraceScope, came_ns: int, ended_ns: int) -> None:
-    """Records how long a request waited; times are on the recorder's clock."""
-    trace.add(_QUEUE, came_ns, ended_ns)
 
 
 @contextmanager
@@ -70,7 +66,7 @@ def traced_batch(
         links = [trace.context for _, trace in traced]
         chunks = recorder.chunks()
         for request, trace in traced:
-            record_wait(trace, request.came_ns, begun_ns)
+            trace.add(QUEUE, request.came_ns, begun_ns)
             for copied in _copies(chunks, trace, links):
                 trace.recorder.add_chunk(copied)
 

@@ -13,7 +13,7 @@ from functools import partial
 from inferometer.agent.inference.results import Inferred, SystemDescription
 from inferometer.agent.inference.session import Session
 from inferometer.agent.preprocessing.inputs import Tensors
-from inferometer.agent.serving.batch_worker import BatchWorker, SessionPredictor, record_wait
+from inferometer.agent.serving.batch_worker import QUEUE, BatchWorker, SessionPredictor
 from inferometer.agent.serving.batching import NS_PER_US, BatchingOptions, PriorityQueue
 from inferometer.agent.serving.observers import ModelStatistics, QueueObserver, is_about
 from inferometer.agent.serving.request_queue import NS_PER_S, WAITING, Request, RequestQueue
@@ -286,7 +286,7 @@ class ServedModel:
     def _give_up(self, request: Request) -> None:
         """Withdraws an unanswered request. A batch that has begun continues, and its answer is not read."""
         if self._queue.leave(request) and request.trace is not None:
-            record_wait(request.trace, request.came_ns, self._clock())
+            request.trace.add(QUEUE, request.came_ns, self._clock())
         self.statistics.failed(self._clock() - request.came_ns)
 
     def _check_not_hung(self) -> None:
