@@ -64,7 +64,9 @@ def read_object(content: memoryview) -> dict[str, Any]:
     Python's parser blocks all other threads until it finishes, which takes seconds for tens of megabytes. In
     a long text, a Python function therefore parses each number, so that other threads can run in between.
     """
-    options = {"parse_float": _read_float, "parse_int": _read_int} if len(content) > LONG_BYTES else {}
+    options: dict[str, Callable[[str], float]] = {}
+    if len(content) > LONG_BYTES:
+        options = {"parse_float": lambda text: float(text), "parse_int": lambda text: int(text)}
     return json_object(content, "the request is not JSON", "the request's JSON is not an object", **options)
 
 
@@ -77,14 +79,6 @@ def list_text(elements: Sequence[Any]) -> str:
     """Returns a list as JSON, like ``text_of``, but in pieces so that other threads can run in between."""
     pieces = (text_of(elements[at : at + _ELEMENTS])[1:-1] for at in range(0, len(elements), _ELEMENTS))
     return f"[{','.join(pieces)}]"
-
-
-def _read_float(text: str) -> float:
-    return float(text)
-
-
-def _read_int(text: str) -> int:
-    return int(text)
 
 
 def json_of(message: Message) -> dict[str, Any]:

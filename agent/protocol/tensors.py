@@ -44,14 +44,6 @@ def pack(elements: Iterable[bytes]) -> bytes:
     return b"".join(part for element in elements for part in (_STRING_LENGTH.pack(len(element)), element))
 
 
-def pack_strings(array: NDArray[Any]) -> bytes:
-    """Returns an array of strings as raw contents; raises PredictionError if an element is not a string."""
-    try:
-        return pack(element.encode() for element in array.flat)
-    except (AttributeError, UnicodeEncodeError) as error:
-        raise PredictionError("a tensor of strings has an element that is not a string") from error
-
-
 def unpack(content: memoryview, what: str, most: int = sys.maxsize) -> list[bytes]:
     """Returns the elements of raw contents; raises InputError if one is cut off or there are too many."""
     place = 0
@@ -195,7 +187,10 @@ def array_bytes(array: NDArray[Any]) -> memoryview:
         PredictionError: An array of strings has an element that is not a string.
     """
     if is_text(array.dtype):
-        return memoryview(pack_strings(array))
+        try:
+            return memoryview(pack(element.encode() for element in array.flat))
+        except (AttributeError, UnicodeEncodeError) as error:
+            raise PredictionError("a tensor of strings has an element that is not a string") from error
     if array.nbytes < SMALL_BYTES and array.dtype.isnative and _LITTLE_ENDIAN:
         return memoryview(array.tobytes())
     swapped = array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and not _LITTLE_ENDIAN)
