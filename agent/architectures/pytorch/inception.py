@@ -119,23 +119,17 @@ class NamedBranches(nn.Module):
 
     def __init__(self, inputs: int, **branches: Sequence[Layer]) -> None:
         super().__init__()
-        self._branches: list[list[nn.Module]] = []  # which the names below register
+        self._branches: list[nn.Sequential] = []  # whose convolutions the names below register
         for name, layers in branches.items():
             modules, _ = build_layers(layers, inputs, ActivatedConvolution)
             convolutions = [module for module in modules if isinstance(module, ActivatedConvolution)]
             for number, convolution in enumerate(convolutions, 1):
                 self.add_module(name if len(convolutions) == 1 else f"{name}_{number}", convolution)
-            self._branches.append(modules)
+            self._branches.append(nn.Sequential(*modules))
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:
         """Maps (batch, inputs, height, width) to (batch, the branches' total channels, height', width')."""
-        outputs = []
-        for branch in self._branches:
-            maps = data
-            for module in branch:
-                maps = module(maps)
-            outputs.append(maps)
-        return torch.cat(outputs, dim=1)
+        return torch.cat([branch(data) for branch in self._branches], dim=1)
 
 
 def _inception_a(inputs: int, pooled: int) -> NamedBranches:
