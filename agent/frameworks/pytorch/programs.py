@@ -241,11 +241,7 @@ _Json: TypeAlias = Mapping[str, Any]
 
 
 def read_program_signature(path: Path) -> ModelSignature:
-    """Returns the inputs and outputs of an exported program.
-
-    Raises:
-        ArtifactError: It is not an exported program that can be read; see ``build_program``.
-    """
+    """Returns the inputs and outputs of an exported program; raises ArtifactError like ``build_program``."""
     with open_archive(path, _FORMAT) as archive:
         program = _Program(archive)
         outputs, operators = program.user_outputs()
@@ -369,7 +365,8 @@ class _Builder:
             self._define(name)
         for kind, spec in program.input_specs:
             if kind == "constant_input":
-                self._values[spec["name"]] = _constant(spec["value"])
+                form, content = _only(spec["value"])
+                self._values[spec["name"]] = None if form == "as_none" else _plain(content)
         for node in program.graph["nodes"]:
             given = [(each["name"], self._value(each["arg"])) for each in node["inputs"]]
             step = step_of(node["target"], given, [self._output(each) for each in node["outputs"]])
@@ -410,10 +407,10 @@ class _Builder:
         match kind:
             case "as_none":
                 return None
-            case "as_float":
-                return _float(value)
+            case "as_float":  # numbers that are not finite are text, as JSON has no other form for them
+                return float(_plain(value))
             case "as_floats":
-                return [_float(each) for each in value]
+                return [float(_plain(each)) for each in value]
             case "as_int" | "as_bool" | "as_string":
                 return _plain(value)
             case "as_ints" | "as_bools" | "as_strings":
@@ -479,13 +476,3 @@ def _plain(value: object) -> Any:
     if not isinstance(value, bool | int | float | str):
         raise TypeError("one of its arguments is not a plain value")
     return value
-
-
-def _float(value: object) -> float:
-    """Returns a number; non-finite numbers are stored as text, because JSON has no other form for them."""
-    return float(_plain(value))
-
-
-def _constant(value: object) -> Any:
-    kind, content = _only(value)
-    return None if kind == "as_none" else _plain(content)
