@@ -128,11 +128,6 @@ class Text:
     text: str
     pair: str | None = None
 
-    @property
-    def nbytes(self) -> int:
-        """The size in bytes of both texts in UTF-8."""
-        return sum(len(part.encode("utf-8", "replace")) for part in (self.text, self.pair or ""))
-
 
 Payload: TypeAlias = EncodedImage | Pixels | Tensor | NamedTensors | Url | Text
 
@@ -174,7 +169,7 @@ def size_of(payload: Payload) -> int:
         case Pixels() | Tensor():
             return payload.array.nbytes
         case Text():
-            return payload.nbytes
+            return sum(len(part.encode("utf-8", "replace")) for part in (payload.text, payload.pair or ""))
         case NamedTensors():
             return sum(array.nbytes for array in payload.arrays.values())
         case Url():
