@@ -91,11 +91,8 @@ def locations(content: mmap) -> Iterator[str]:
 def message_fields(content: mmap, position: int, end: int) -> Iterator[tuple[int, int, int, int | None]]:
     """Yields each field of a message: its number, the start and end of its content, and its integer value.
 
-    The value is None for length-delimited fields. Fields of 4 or 8 bytes are skipped.
-
-    Raises:
-        ValueError: The message is damaged.
-        IndexError: The message is damaged at the end of the file.
+    The value is None for length-delimited fields. Fields of 4 or 8 bytes are skipped. Raises ValueError or,
+    at the end of the file, IndexError if the message is damaged.
     """
     while position < end:
         tag, position = _varint(content, position)

@@ -128,9 +128,7 @@ def traced_inputs(path: Path) -> tuple[InputSignature, ...] | None:
     """Returns the inputs with which a TorchScript archive was traced; None if it contains none.
 
     They are named ``input0``, ``input1``, …: TorchScript stores only the names of the program's variables.
-
-    Raises:
-        ArtifactError: The file is not an archive.
+    Raises ArtifactError if the file is not an archive.
     """
     with open_archive(path, "TorchScript archive") as archive:
         if "traced_inputs.pkl" not in archive:

@@ -395,12 +395,9 @@ class _WatchedConnection(HTTPConnection):
 
 
 def _look_up(host: str, port: int, end_s: float) -> Sequence[_Resolved]:
-    """Returns the addresses of a host.
+    """Returns the addresses of a host; raises TimeoutError after ``end_s``, on the monotonic clock.
 
     The system's resolver has no time limit, so its thread is abandoned when the time is up.
-
-    Raises:
-        TimeoutError: No answer arrived before ``end_s``, on the monotonic clock.
     """
     answer: Future[Sequence[_Resolved]] = Future()
 

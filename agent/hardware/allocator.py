@@ -56,11 +56,7 @@ def _keep_memory() -> None:
 
 
 def use_allocator_of_environment() -> None:
-    """Sets the policy named in the environment; see ``use_allocator``.
-
-    Raises:
-        ConfigurationError: The environment names an unknown policy, or one that ``use_allocator`` rejects.
-    """
+    """Sets the environment's policy; raises ConfigurationError if it is unknown, or as ``use_allocator``."""
     if name := os.environ.get(VARIABLE):
         try:
             policy = Allocator(name.lower())

@@ -251,11 +251,7 @@ class PillowDecoder(ImageDecoder):
 
 
 def in_mode(image: Image.Image, mode: str) -> Image.Image:
-    """Returns an image in grey, ``L``, or in ``RGB``.
-
-    Raises:
-        InputError: The image's pixels have no known range or cannot be converted.
-    """
+    """Returns an image in ``L`` or ``RGB``; raises InputError if its pixels have no known range or form."""
     # Pillow would clip at 255 instead of scaling
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format in _SIXTEEN_BIT_FORMATS):
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))

@@ -248,11 +248,7 @@ class GradientExchange:
             self._store.pushpull(key, list(copies), out=list(arrays), priority=-key)
 
     def wait(self) -> None:
-        """Waits until all queued work has finished.
-
-        Raises:
-            TrainingError: The wait exceeds ``Rank.timeout_s``, because another rank does not respond.
-        """
+        """Waits for all queued work; raises TrainingError if another rank takes over ``Rank.timeout_s``."""
         self._wait_for(mxnet.nd.waitall)
 
     def gather(self, values: NDArray[np.int64]) -> NDArray[np.int64]:

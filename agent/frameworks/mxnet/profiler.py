@@ -184,11 +184,7 @@ class OperatorRecording:
         mxnet.profiler.set_state("run")
 
     def stop(self) -> Sequence[Operator]:
-        """Returns the operators, ordered by start time, and releases the profiler.
-
-        Raises:
-            PredictionError: The file that MXNet wrote cannot be read.
-        """
+        """Releases the profiler; returns the operators by start time, or raises PredictionError."""
         try:
             mxnet.nd.waitall()
             mxnet.profiler.set_state("stop")

@@ -81,11 +81,7 @@ class MXNetRecordReader(RecordReader):
 
 
 def _preprocessing(parameters: InputParameters) -> dict[str, Any]:
-    """Returns the iterator's arguments for the model's input.
-
-    Raises:
-        ConfigurationError: The iterator does not support this preprocessing.
-    """
+    """Returns the iterator's arguments for an input; raises ConfigurationError if it does not support it."""
     if not isinstance(parameters, ImageParameters):
         raise ConfigurationError("MXNet's iterator reads images, but the model takes tensors; use reader own")
     p = parameters

@@ -135,11 +135,7 @@ class CudnnAutotune:
         self._fixed: bool | None = None
 
     def fix(self, *, wanted: bool) -> None:
-        """Sets the variable. Must be called before the model runs.
-
-        Raises:
-            ConfigurationError: An earlier call has set the other value.
-        """
+        """Sets the variable, before the model runs; raises ConfigurationError if it has the other value."""
         with self._lock:
             if self._fixed is not None and self._fixed is not wanted:
                 raise ConfigurationError(

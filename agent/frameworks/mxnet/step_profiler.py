@@ -38,13 +38,9 @@ _OUTPUT = re.compile(r"_[a-z]*\d*\Z")
 
 @dataclass(slots=True)
 class _Output:
-    """An operator of the graph, as reported by its hook.
+    """An operator of the graph, as reported by its hook, with the names and the shapes of its outputs.
 
-    Attributes:
-        names: The names of its outputs.
-        type: The operator type.
-        shapes: The shapes of its outputs.
-        until_ns: The time at which its first output was ready, in ns since 1970.
+    ``until_ns`` is the time at which its first output was ready, in ns since 1970.
     """
 
     names: list[str]

@@ -271,11 +271,7 @@ class CudnnBenchmark:
         self._before = False
 
     def hold(self, *, wanted: bool) -> None:
-        """Sets the value until ``release``.
-
-        Raises:
-            ConfigurationError: Another predictor or trainer holds the other value.
-        """
+        """Sets the value until ``release``; raises ConfigurationError if the other value is held."""
         with self._lock:
             if self._holders and torch.backends.cudnn.benchmark != wanted:
                 raise ConfigurationError(
