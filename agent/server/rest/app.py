@@ -11,7 +11,7 @@ import math
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
 from functools import lru_cache
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from inferometer.agent.open_inference.http_codec import (
     LONG_BYTES,
@@ -44,6 +44,7 @@ from inferometer.agent.server.rest.routes import (
 )
 from inferometer.manifests.errors import AgentError, InputError, RequestCancelledError, one_line
 
+_Result = TypeVar("_Result")
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 """ASGI's receive callable."""
 _ALIGNMENT_BYTES = 16
@@ -265,19 +266,14 @@ class RestApp:
         if TIMEOUT_HEADER in headers:
             call.limit_time(headers[TIMEOUT_HEADER])
         received = await self._receive(route, names, headers, receive, call)
-        if received.head_bytes > LONG_BYTES:
-            request = await call.in_thread(route.read, received)
-        else:
-            request = route.read(received)
+        request = await _ran(call, route.read, received, is_long=received.head_bytes > LONG_BYTES)
         given = request.call if isinstance(request, InferRequest) else request
         if self._is_async[route.method]:
             answer = await behaviour(given, call)
         else:
             answer = await call.in_thread(behaviour, given, call)
-        if isinstance(request, InferRequest) and json_bytes(answer, request) > LONG_BYTES:
-            reply = await call.in_thread(route.write, answer, request)
-        else:
-            reply = route.write(answer, request)
+        is_long = isinstance(request, InferRequest) and json_bytes(answer, request) > LONG_BYTES
+        reply = await _ran(call, route.write, answer, request, is_long=is_long)
         return await self._compressed(reply, headers, call)
 
     def _check_site(self, headers: Mapping[str, str]) -> None:
@@ -304,12 +300,8 @@ class RestApp:
         encoding = headers.get("content-encoding", "").strip().lower()
         body = await receive_body(receive, headers, self._max_bytes, head_bytes or 0)
         if encoding not in {"", _IDENTITY}:
-            arguments = (body, encoding, self._max_bytes)
-            body = (
-                inflated(*arguments)
-                if len(body) < _SMALL_BYTES
-                else await call.in_thread(inflated, *arguments)
-            )
+            is_long = len(body) >= _SMALL_BYTES
+            body = await _ran(call, inflated, body, encoding, self._max_bytes, is_long=is_long)
         return Received(names, body, len(body) if head_bytes is None else head_bytes, self._signature)
 
     async def _compressed(self, reply: Reply, headers: Mapping[str, str], call: HttpCall) -> Reply:
@@ -318,10 +310,7 @@ class RestApp:
         size = sum(map(len, reply.parts))
         if encoding is None or size < _SMALLEST_BYTES:
             return reply
-        if size < LONG_BYTES:
-            content = deflated(reply.parts, encoding)
-        else:
-            content = await call.in_thread(deflated, reply.parts, encoding)
+        content = await _ran(call, deflated, reply.parts, encoding, is_long=size >= LONG_BYTES)
         if content is None:
             return reply
         return Reply(
@@ -330,6 +319,11 @@ class RestApp:
             reply.content_type,
             (*reply.headers, ("content-encoding", encoding), ("vary", "accept-encoding")),
         )
+
+
+async def _ran(call: HttpCall, work: Callable[..., _Result], *arguments: Any, is_long: bool) -> _Result:
+    """Runs ``work`` in a thread if it takes long."""
+    return await call.in_thread(work, *arguments) if is_long else work(*arguments)
 
 
 async def _describe(_: object, __: CallContext) -> dict[str, Any]:
