@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict, TypeVar
 
@@ -185,7 +185,7 @@ def _add_times(
 
 
 async def in_order(
-    requests: AsyncIterator[_Request], answer: Callable[[_Request], Awaitable[_Answer]]
+    requests: AsyncIterator[_Request], answer: Callable[[_Request], Coroutine[Any, Any, _Answer]]
 ) -> AsyncGenerator[_Answer, None]:
     """Yields the answers to requests in the order of the requests.
 
@@ -198,14 +198,11 @@ async def in_order(
     under_way: set[asyncio.Task[_Answer]] = set()
     places = asyncio.Semaphore(_AHEAD)
 
-    async def answered(request: _Request) -> _Answer:
-        return await answer(request)
-
     async def receive() -> None:
         try:
             async for request in requests:
                 await places.acquire()
-                task = asyncio.create_task(answered(request))
+                task = asyncio.create_task(answer(request))
                 under_way.add(task)
                 task.add_done_callback(under_way.discard)
                 begun.put_nowait(task)

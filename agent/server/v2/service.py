@@ -111,10 +111,8 @@ class InferenceService:
     async def model_infer(self, request: InferCall, call: CallContext) -> InferAnswer:
         """Runs a model on a request."""
         trace = self._tracing.begin(call, exported=True)
-        if trace is None:
-            return await self._inference.infer(request, call)
-        with trace:
-            return await self._inference.infer(request, call, trace.scope)
+        with trace or nullcontext():
+            return await self._inference.infer(request, call, trace.scope if trace else None)
 
     async def model_stream_infer(
         self, requests: AsyncIterator[InferCall], call: CallContext
@@ -128,11 +126,8 @@ class InferenceService:
         async def answer(request: InferCall) -> InferAnswer | pb.ModelStreamInferResponse:
             try:
                 _check_final(request)
-                if trace is None:
-                    found = await self._inference.infer(request, call)
-                else:
-                    with trace.request() as scope:
-                        found = await self._inference.infer(request, call, scope)
+                with trace.request() if trace else nullcontext() as scope:
+                    found = await self._inference.infer(request, call, scope)
                 found.message.parameters[_FINAL].bool_param = True
                 return found
             except Exception as error:  # noqa: BLE001 - the boundary of one request, as the dispatcher's is of a call
