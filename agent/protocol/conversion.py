@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -147,9 +147,8 @@ def conditions_response(counters: ConditionCounters) -> predict_pb2.ConditionsRe
 
 def read_conditions(message: predict_pb2.ConditionsResponse) -> ConditionCounters:
     """Returns the counters in a message."""
-    counters = ConditionCounters(**_read_counters(message, ConditionCounters))
-    return replace(
-        counters,
+    return ConditionCounters(
+        **_read_counters(message, ConditionCounters),
         processors=ProcessorTimes(**_read_counters(message.processors, ProcessorTimes))
         if message.HasField("processors")
         else None,
