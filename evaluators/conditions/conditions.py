@@ -129,9 +129,6 @@ class HostConditions:
             yield f"heat slowed {_counted(self.heated_processors, 'processor')} down"
         if self.swapped_in_pages is not None and self.swapped_in_pages >= SWAPPED_PAGES:
             yield f"{_counted(self.swapped_in_pages, 'page')} came back from swap"
-        yield from self._disturbances_of_gpu()
-
-    def _disturbances_of_gpu(self) -> Iterator[str]:
         if self.gpu_other_processes:
             yield f"{_counted(self.gpu_other_processes, 'other process', 'es')} had the GPU open"
         slowed = max(self.gpu_heat_share or 0.0, self.gpu_slowdown_share or 0.0)
@@ -289,17 +286,10 @@ def instabilities(times_ns: NDArray[np.int64], round_size: int = 1) -> tuple[str
             round finds cold caches, so a level that has only first batches is an artefact of measuring.
     """
     times = times_ns.astype(np.float64)
-    paused = _paused(times)
+    median, high = np.percentile(times, (50, 90))
+    paused = times > max(PAUSE_FACTOR * median, median + PAUSE_SPREADS * (high - median))
     steady = times[~paused]
     return tuple(filter(None, (_pauses(times, paused), _drift(steady), _levels(steady, round_size))))
-
-
-def _paused(times: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Returns which times are pauses."""
-    median, high = np.percentile(times, (50, 90))
-    longest = max(PAUSE_FACTOR * median, median + PAUSE_SPREADS * (high - median))
-    paused: NDArray[np.bool_] = times > longest
-    return paused
 
 
 def _pauses(times: NDArray[np.float64], paused: NDArray[np.bool_]) -> str:
@@ -365,17 +355,13 @@ def _levels(times: NDArray[np.float64], round_size: int) -> str:
     spread = math.sqrt((float(low.var()) + float(high.var())) / 2)
     if minor < MINOR_SHARE or apart < LEVELS_APART or high.mean() - low.mean() < ASHMANS_D * spread:
         return ""
-    if _of_rounds(times > math.exp((low[-1] + high[0]) / 2), round_size):
+    distances = np.diff(np.flatnonzero(times > math.exp((low[-1] + high[0]) / 2)))
+    # nearly all successive times of the high level are one round apart
+    if round_size > 1 and float(np.mean(distances == round_size)) >= _OF_ROUNDS:
         return ""
     first, second = (math.exp(float(np.median(part))) / 1e6 for part in (low, high))
     percent = 100 * len(high) / count
     return f"two levels: {first:.3g} ms, and {second:.3g} ms in {percent:.2g} % of the batches"
-
-
-def _of_rounds(high: NDArray[np.bool_], round_size: int) -> bool:
-    """Returns whether nearly all successive times of the high level are one round apart."""
-    distances = np.diff(np.flatnonzero(high))
-    return round_size > 1 and float(np.mean(distances == round_size)) >= _OF_ROUNDS
 
 
 class Stability(str, Enum):
@@ -452,12 +438,9 @@ def judged(
     if not hosts:
         return Conditions(Stability.UNKNOWN, (NOT_WATCHED,))
     if unknown := next((host for host in hosts if not host.is_known), None):
-        return Conditions(Stability.UNKNOWN, (_why_unknown(unknown),), "", hosts)
+        why = f"measured for {unknown.duration_s:.2g} s, but the counters need at least {LEAST_S:g} s"
+        if unknown.processors is None:
+            why = "this system does not report how its processors are used"
+        return Conditions(Stability.UNKNOWN, (why,), "", hosts)
     judged_times = times_ns is None or times is not None
     return Conditions(Stability.STABLE, (), "" if judged_times else _TOO_FEW, hosts)
-
-
-def _why_unknown(host: HostConditions) -> str:
-    if host.processors is None:
-        return "this system does not report how its processors are used"
-    return f"measured for {host.duration_s:.2g} s, but the counters need at least {LEAST_S:g} s"

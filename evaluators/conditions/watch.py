@@ -30,7 +30,6 @@ class WatchedSystem(Protocol):
 
     def condition_counters(self) -> Sequence[ConditionCounters]:
         """Reads the counters of each of its processes; empty if a process reports none. Never raises."""
-        ...
 
 
 class Watch(Closeable):

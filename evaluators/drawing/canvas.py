@@ -56,6 +56,7 @@ from inferometer.evaluators.drawing.painting import (
     Fill,
     Palette,
     Tip,
+    figure_of,
     make_logarithmic,
     paint_points,
     tick,
@@ -122,10 +123,7 @@ def _paint(axes: Axes, chart: Chart, palette: Palette, tip: Tip) -> None:
 
 def _axes_inches(axes: Axes) -> float:
     """Returns the width of axes in inches."""
-    figure = axes.get_figure(root=True)
-    if figure is None:
-        raise ValueError("the axes belong to no figure")
-    return float(axes.get_position().width * figure.get_size_inches()[0])
+    return float(axes.get_position().width * figure_of(axes).get_size_inches()[0])
 
 
 def _rectangle(axes: Axes, x: float, y: float, width: float, height: float, fill: Fill) -> Rectangle:
@@ -186,8 +184,10 @@ def _paint_bars(axes: Axes, chart: BarChart, palette: Palette, tip: Tip) -> None
     room = widest * _CHARACTER_INCHES + 0.15
     end = max(chart.whole or 0.0, longest) or 1.0
     part = inches / max(inches - room, inches / 4) if widest else 1.0
-    if chart.logarithmic:
-        _make_ratios(axes, end, part)
+    if chart.logarithmic:  # for ratios: the axis begins at 1
+        end = max(end, 1.01)
+        make_logarithmic(axes, axes.xaxis, math.log10(end))
+        axes.set_xlim(1, end**part)
     else:
         axes.set_xlim(0, end * part)
         ticks = [tick for tick in MaxNLocator(8, steps=STEPS).tick_values(0, end) if tick <= end * 1.0001]
@@ -209,13 +209,6 @@ def _paint_bars(axes: Axes, chart: BarChart, palette: Palette, tip: Tip) -> None
     _name_rows(axes, middles, [row.label for row in chart.rows])
 
 
-def _make_ratios(axes: Axes, end: float, part: float) -> None:
-    """Makes an axis for ratios, which begins at 1."""
-    end = max(end, 1.01)
-    make_logarithmic(axes, axes.xaxis, math.log10(end))
-    axes.set_xlim(1, end**part)
-
-
 def _paint_row(
     axes: Axes, row: BarRow, top: float, height: float, palette: Palette, tip: Tip, start: float
 ) -> None:
@@ -223,20 +216,18 @@ def _paint_row(
     pitch = height * 0.86 / len(row.bars)
     for place, bar in enumerate(row.bars):
         begin = top + height * 0.07 + place * pitch
+        middle = begin + pitch * 0.46
         length = max(bar.value - start, 0.0)
         patch = _rectangle(axes, start, begin, length, pitch * 0.92, palette[bar.group])
         tip(patch, bar.tooltip)
         end = start + length
         if bar.ends is not None:
-            _paint_whisker(axes, bar.ends, begin + pitch * 0.46, pitch * 0.16)
+            axes.plot(bar.ends, [middle, middle], color=INK, linewidth=1.2, zorder=4)
+            for at in bar.ends:
+                tips = [middle - pitch * 0.16, middle + pitch * 0.16]
+                axes.plot([at, at], tips, color=INK, linewidth=1.2, zorder=4)
             end = max(end, *bar.ends)
-        _write_after(axes, end, begin + pitch * 0.46, bar.text, 3)
-
-
-def _paint_whisker(axes: Axes, ends: tuple[float, float], middle: float, half: float) -> None:
-    axes.plot(ends, [middle, middle], color=INK, linewidth=1.2, zorder=4)
-    for at in ends:
-        axes.plot([at, at], [middle - half, middle + half], color=INK, linewidth=1.2, zorder=4)
+        _write_after(axes, end, middle, bar.text, 3)
 
 
 def _paint_stack(

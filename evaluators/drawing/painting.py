@@ -6,13 +6,14 @@ The names next to points are placed so that no name covers another name or a poi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
@@ -123,11 +124,19 @@ class _Box:
             and other.bottom < self.top
         )
 
+    def is_in(self, whole: _Box) -> bool:
+        return (
+            whole.left <= self.left <= self.right <= whole.right
+            and whole.bottom <= self.bottom <= self.top <= whole.top
+        )
+
 
 def _write_names(axes: Axes, every: Sequence[Series]) -> None:
     """Writes the name of each series beside its first point if there is room; the limits must be set."""
-    taken = list(_points(axes, every))
-    whole = _whole(axes)
+    spots = [_place(axes, *at) for series in every for at in zip(series.x, series.y, strict=True)]
+    taken = [_Box(x - _POINT, y - _POINT, x + _POINT, y + _POINT) for x, y in spots]
+    scale, extent = _POINTS_PER_INCH / figure_of(axes).dpi, axes.get_window_extent()
+    whole = _Box(extent.x0 * scale, extent.y0 * scale, extent.x1 * scale, extent.y1 * scale)
     for series in reversed(every):  # later ones cover earlier ones, and tell more
         if not series.text:
             continue
@@ -137,7 +146,7 @@ def _write_names(axes: Axes, every: Sequence[Series]) -> None:
         for right, up in _PLACES:
             left = x + right if right > 0 else x + right - long
             box = _Box(left, y + up, left + long, y + up + TINY * 1.2)
-            if _inside(box, whole) and not any(box.meets(other) for other in taken):
+            if box.is_in(whole) and not any(box.meets(other) for other in taken):
                 taken.append(box)
                 side: Literal["left", "right"] = "left" if right > 0 else "right"
                 axes.annotate(
@@ -154,39 +163,19 @@ def _write_names(axes: Axes, every: Sequence[Series]) -> None:
                 break
 
 
-def _points(axes: Axes, every: Sequence[Series]) -> Iterator[_Box]:
-    for series in every:
-        for at in zip(series.x, series.y, strict=True):
-            x, y = _place(axes, *at)
-            yield _Box(x - _POINT, y - _POINT, x + _POINT, y + _POINT)
-
-
 def _place(axes: Axes, x: float, y: float) -> tuple[float, float]:
     """Returns a position in the picture in typographic points."""
     across, up = axes.transData.transform((x, y))
-    scale = _POINTS_PER_INCH / _dots_per_inch(axes)
+    scale = _POINTS_PER_INCH / figure_of(axes).dpi
     return float(across) * scale, float(up) * scale
 
 
-def _whole(axes: Axes) -> _Box:
-    scale, extent = _POINTS_PER_INCH / _dots_per_inch(axes), axes.get_window_extent()
-    return _Box(extent.x0 * scale, extent.y0 * scale, extent.x1 * scale, extent.y1 * scale)
-
-
-def _dots_per_inch(axes: Axes) -> float:
+def figure_of(axes: Axes) -> Figure:
+    """Returns the figure that the axes belong to."""
     figure = axes.get_figure(root=True)
     if figure is None:
         raise ValueError("the axes belong to no figure")
-    return float(figure.dpi)
-
-
-def _inside(box: _Box, whole: _Box) -> bool:
-    return (
-        box.left >= whole.left
-        and box.right <= whole.right
-        and box.bottom >= whole.bottom
-        and box.top <= whole.top
-    )
+    return figure
 
 
 _MANY = 100

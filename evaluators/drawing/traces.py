@@ -245,7 +245,6 @@ def _chart(evaluation: Evaluation, rows: Sequence[Row]) -> Timeline:
                 lanes.append(Label(level if len(lanes) == first else "", f"thread {thread}"))
             start = max(_start(row), begin_ns)
             length = min(_end(row), end_ns) - start
-            group_name = _group(row)
             took = f"{readable(number(row['duration_us']) / scale)} {unit}"
             batch = "" if row["batch"] is None else f"; batch {row['batch']}"
             bars.append(
@@ -253,7 +252,7 @@ def _chart(evaluation: Evaluation, rows: Sequence[Row]) -> Timeline:
                     first + lane,
                     (start - begin_ns) / per_unit,
                     length / per_unit,
-                    group_name,
+                    _group(row),
                     str(row["name"]),
                     f"{row['name']}: {took}{batch}; {level}, thread {thread}",
                 )

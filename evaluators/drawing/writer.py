@@ -150,20 +150,10 @@ class PictureFile:
     def write(
         self, report: Report[Any], evaluations: Sequence[Evaluation], rows: Sequence[Row], drawn_at: datetime
     ) -> bool:
-        """Draws the rows of a report, and writes the picture in one step.
-
-        Args:
-            report: The report.
-            evaluations: The reported evaluations.
-            rows: All rows of the report.
-            drawn_at: The time that an HTML page shows.
-
-        Returns:
-            Whether there was anything to draw; otherwise no file is written.
+        """Draws all rows of a report on these evaluations; see ``draw``.
 
         Raises:
             ConfigurationError: The report has no picture.
-            OutputError: The file cannot be written.
         """
         drawing = find_plot(report.name).draw(evaluations, rows)
         source = f"Report {report.name} of inferometer: {report.summary}"
@@ -194,7 +184,16 @@ class PictureFile:
         """
         if drawing is None:
             return False
-        content = _content(drawing, self._format, columns, rows, source, drawn_at)
+        from inferometer.evaluators.drawing.canvas import png, svg  # which load Matplotlib
+
+        content: str | bytes
+        match self._format:
+            case PictureFormat.PNG:
+                content = png(drawing)
+            case PictureFormat.SVG:
+                content = svg(drawing)
+            case PictureFormat.HTML:
+                content = page(drawing.title, svg(drawing), columns, rows, source, drawn_at)
         if self._overwrite:
             self._file.replace(content)
         else:
@@ -218,21 +217,3 @@ def _format_of(path: Path) -> PictureFormat:
         endings = ", ".join(f".{known.value}" for known in PictureFormat)
         found = f'ends in "{path.suffix}"' if path.suffix else "has no ending"
         raise ConfigurationError(f'the picture "{path}" {found}; allowed: {endings}') from error
-
-
-def _content(
-    drawing: Drawing,
-    kind: PictureFormat,
-    columns: Sequence[Column],
-    rows: Sequence[Row],
-    source: str,
-    drawn_at: datetime,
-) -> str | bytes:
-    from inferometer.evaluators.drawing.canvas import png, svg  # which load Matplotlib
-
-    match kind:
-        case PictureFormat.PNG:
-            return png(drawing)
-        case PictureFormat.SVG:
-            return svg(drawing)
-    return page(drawing.title, svg(drawing), columns, rows, source, drawn_at)

@@ -322,8 +322,7 @@ def _above(chunks: Iterable[SpanChunk]) -> NDArray[np.int64]:
         waiting += len(pieces[-1])
         if waiting > len(found):
             found, pieces, waiting = np.unique(np.concatenate([found, *pieces])), [], 0
-    ids: NDArray[np.int64] = np.unique(np.concatenate([found, *pieces]))
-    return ids
+    return np.unique(np.concatenate([found, *pieces]))
 
 
 def _stacked(stacks: _Stacks, name: NDArray[np.int64], above: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -416,8 +415,7 @@ def flame_graph_svg(spans: Spans, title: str) -> str:
     Where scripts run, hovering over a frame shows its figures, and a click zooms in.
     """
     top = frames(spans)
-    depth = _depth(top)
-    height = _HEAD_PX + max(depth, 1) * _ROW_PX + _MARGIN_PX
+    height = _HEAD_PX + max(_depth(top), 1) * _ROW_PX + _MARGIN_PX
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH_PX} {height}" width="{WIDTH_PX}" '
         f'height="{height}" font-family="monospace" font-size="11" class="flame">',
@@ -454,20 +452,17 @@ def _box(frame: Frame, left_px: float, top_px: int, width_px: float, whole_ns: i
         if room >= _LEAST_CHARACTERS
         else ""
     )
+    # a warm colour that is the same for a name in every picture
+    digest = hashlib.sha256(frame.name.encode("utf-8", "backslashreplace")).digest()
+    colour = f"hsl({20 + digest[0] % 40}, {70 + digest[1] % 25}%, {62 + digest[2] % 14}%)"
     figures = (
         f"{frame.name}: {frame.total_ns / _NS_PER_MS:.3f} ms in {frame.count} spans, "
         f"{100 * frame.total_ns / whole_ns:.2f} %"
     )
     return (
         f'<g><title>{escape(figures)}</title><rect x="{left_px:.5f}" y="{top_px}" width="{width_px:.5f}" '
-        f'height="{_ROW_PX - 1}" rx="1" fill="{_colour(frame.name)}"/>{label}</g>'
+        f'height="{_ROW_PX - 1}" rx="1" fill="{colour}"/>{label}</g>'
     )
-
-
-def _colour(name: str) -> str:
-    """Returns a warm colour that is the same for a name in every picture."""
-    digest = hashlib.sha256(name.encode("utf-8", "backslashreplace")).digest()
-    return f"hsl({20 + digest[0] % 40}, {70 + digest[1] % 25}%, {62 + digest[2] % 14}%)"
 
 
 def _depth(frame: Frame) -> int:
