@@ -269,7 +269,7 @@ def report(output: Path, details: int, compared: int, overwrite: bool, **chosen:
             compared=compared,
             left_out=unread,
         )
-        (file.replace if overwrite else file.create)(text)
+        file.write(text, overwrite=overwrite)
         say_none(found, store)
     noun = "evaluation" if len(found) == 1 else "evaluations"
     click.echo(f"wrote {output}: {len(found)} {noun}, {len(text.encode()) / 1000:,.0f} kB")

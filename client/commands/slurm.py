@@ -174,11 +174,7 @@ def script(output_file: Path | None, overwrite: bool, **given: Any) -> None:
     if output_file is None:
         click.echo(text, nl=False)
         return
-    file = OutputFile(output_file, appendable=False)
-    if overwrite:
-        file.replace(text)
-    else:
-        file.create(text)
+    OutputFile(output_file, appendable=False).write(text, overwrite=overwrite)
 
 
 def _job(

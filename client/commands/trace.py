@@ -69,10 +69,8 @@ def export(evaluation_id: str, format_name: str, output: Path | None, overwrite:
             for piece in pieces:
                 sys.stdout.write(piece)
             sys.stdout.flush()
-        elif overwrite:
-            file.replace(pieces)
         else:
-            file.create(pieces)
+            file.write(pieces, overwrite=overwrite)
 
 
 @trace.command(cls=Command)

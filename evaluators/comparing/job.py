@@ -116,7 +116,8 @@ def _conclusion(ratios: Sequence[Ratio]) -> str:
     """Returns the conclusion from all figures together, in one line."""
     found = {verdict: [ratio.figure for ratio in ratios if ratio.verdict is verdict] for verdict in Verdict}
     if found[Verdict.WORSE]:
-        worse = "; ".join(_difference(ratio) for ratio in ratios if ratio.verdict is Verdict.WORSE)
+        differing = (ratio for ratio in ratios if ratio.verdict is Verdict.WORSE)
+        worse = "; ".join(difference_text(ratio.figure, ratio) for ratio in differing)
         parts = [f"REGRESSION: B is worse than A: {worse}"]
     else:
         parts = ["no regression was shown" if found[Verdict.UNDECIDED] else "no regression"]
@@ -130,9 +131,10 @@ def _conclusion(ratios: Sequence[Ratio]) -> str:
     return "; ".join(parts)
 
 
-def _difference(ratio: Ratio) -> str:
+def difference_text(name: str, ratio: Ratio) -> str:
+    """Returns how many times A's figure B's is, with the interval."""
     interval = "" if ratio.low is None or ratio.high is None else f" [{ratio.low:.4g}, {ratio.high:.4g}]"
-    return f"{ratio.figure} is {ratio.value:.4g} times A's{interval}"
+    return f"{name} is {ratio.value:.4g} times A's{interval}"
 
 
 def _undecided(ratio: Ratio) -> str:
@@ -212,10 +214,16 @@ def _notes(request: ComparisonRequest, figures: Sequence[str]) -> Iterator[str]:
     yield from (f"{DIFFERS}{difference}" for difference in a.differences(b))
     yield from _scores(a, b)
     yield from (f"warning: {line}" for side in (a, b) for line in conditions_warnings(side))
-    single = [side.name for side in (a, b) if processes_of(side.evaluations) == 1]
-    if single and noise is None and set(figures) != {TOP1}:
-        which = f"{' and '.join(single)} {'are one process each' if len(single) > 1 else 'is one process'}"
+    if noise is None and set(figures) != {TOP1}:
+        single = [side.name for side in (a, b) if processes_of(side.evaluations) == 1]
+        yield from single_processes(single, "(predict --repeat=4), or --noise")
+
+
+def single_processes(names: Sequence[str], remedy: str) -> Iterator[str]:
+    """Yields a warning about the sides that are single processes, if there are any."""
+    if names:
+        which = f"{' and '.join(names)} {'are one process each' if len(names) > 1 else 'is one process'}"
         yield (
             f"warning: {which}, which cannot tell how much the next one would differ; "
-            "give 4 or more a side (predict --repeat=4), or --noise"
+            f"give 4 or more a side {remedy}"
         )

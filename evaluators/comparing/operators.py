@@ -13,7 +13,13 @@ from typing import TypeAlias
 
 import numpy as np
 
-from inferometer.evaluators.comparing.job import Comparison, ComparisonRequest, conditions_warnings
+from inferometer.evaluators.comparing.job import (
+    Comparison,
+    ComparisonRequest,
+    conditions_warnings,
+    difference_text,
+    single_processes,
+)
 from inferometer.evaluators.comparing.sides import DIFFERS, Side
 from inferometer.evaluators.evaluation import Evaluation, of_kind
 from inferometer.evaluators.intervals import t_quantile_95
@@ -277,11 +283,10 @@ def _within(a: Side, b: Side, common: Sequence[str], threshold: float) -> list[_
         [_in_framework(name, found) for name, found in _measurements(side) if name in common]
         for side in (a, b)
     ]
-    judged = []
-    for compared in compare_operators(*sides, threshold=threshold):
-        framework, _, form = compared.row.form.partition(_SEPARATOR)
-        judged.append(_Judged(compared, _verdict(compared, sides), framework, form))
-    return judged
+    return [
+        _Judged(each, _verdict(each, sides), *each.row.form.split(_SEPARATOR))
+        for each in compare_operators(*sides, threshold=threshold)
+    ]
 
 
 def _in_framework(name: str, measurement: OperatorMeasurement) -> OperatorMeasurement:
@@ -346,7 +351,12 @@ def _conclusion(judged: Sequence[_Judged]) -> str:
     counts: Mapping[Verdict | None, int] = Counter(each.verdict for each in judged)
     worse = [each for each in judged if each.verdict is Verdict.WORSE]
     if worse:
-        told = "; ".join(map(_ratio_text, worse[:_NAMED]))
+        told = "; ".join(
+            difference_text(each.name, ratio)
+            if (ratio := each.compared.ratio)
+            else f"{each.name}: {each.compared.reason}"
+            for each in worse[:_NAMED]
+        )
         more = f"; and {len(worse) - _NAMED} more" if len(worse) > _NAMED else ""
         parts = [f"REGRESSION: B is worse than A in {len(worse)} of {_rows(len(judged))}: {told}{more}"]
     else:
@@ -361,14 +371,6 @@ def _conclusion(judged: Sequence[_Judged]) -> str:
 
 def _rows(count: int) -> str:
     return f"{count} row{'s' * (count != 1)}"
-
-
-def _ratio_text(judged: _Judged) -> str:
-    ratio = judged.compared.ratio
-    if ratio is None:
-        return f"{judged.name}: {judged.compared.reason}"
-    interval = "" if ratio.low is None or ratio.high is None else f" [{ratio.low:.4g}, {ratio.high:.4g}]"
-    return f"{judged.name} is {ratio.value:.4g} times A's{interval}"
 
 
 def _undecided(judged: Sequence[_Judged], threshold: float) -> Iterator[str]:
@@ -389,22 +391,12 @@ def _notes(a: Side, b: Side, common: Sequence[str]) -> Iterator[str]:
         alone = [name for name in _frameworks(side) if name not in _frameworks(other)]
         if common and alone:
             yield f"left out {listed(alone)} of {side.name}, which {other.name} does not have"
-    yield from dict.fromkeys(f"{DIFFERS}{difference}" for difference in _differences(a, b, common))
-    single = [side.name for side in (a, b) if _processes(side) == 1]
-    if single:
-        which = f"{' and '.join(single)} {'are one process each' if len(single) > 1 else 'is one process'}"
-        yield (
-            f"warning: {which}, which cannot tell how much the next one would differ; "
-            "give 4 or more a side (op run --processes=4)"
-        )
-
-
-def _differences(a: Side, b: Side, common: Sequence[str]) -> Iterator[str]:
-    if not common:
-        yield from a.differences(b)
-    for name in common:
-        one, other = (_of_framework(side, name) for side in (a, b))
-        yield from one.differences(other)
+    pairs = [[_of_framework(side, name) for side in (a, b)] for name in common] or [[a, b]]
+    differences = (difference for one, other in pairs for difference in one.differences(other))
+    yield from dict.fromkeys(f"{DIFFERS}{difference}" for difference in differences)
+    yield from single_processes(
+        [side.name for side in (a, b) if _processes(side) == 1], "(op run --processes=4)"
+    )
 
 
 def _of_framework(side: Side, name: str) -> Side:
@@ -413,12 +405,12 @@ def _of_framework(side: Side, name: str) -> Side:
 
 def _processes(side: Side) -> int:
     """Returns the smallest number of processes that measured any row of the side."""
-    counts: dict[tuple[str, ...], int] = {}
-    for framework, measurement in _measurements(side):
-        for row in measurement.rows:
-            if row.status is RowStatus.MEASURED:
-                key = (framework, *row.key, row.form)
-                counts[key] = counts.get(key, 0) + 1
+    counts = Counter(
+        (framework, *row.key, row.form)
+        for framework, measurement in _measurements(side)
+        for row in measurement.rows
+        if row.status is RowStatus.MEASURED
+    )
     return min(counts.values(), default=0)
 
 

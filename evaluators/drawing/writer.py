@@ -194,10 +194,7 @@ class PictureFile:
                 content = svg(drawing)
             case PictureFormat.HTML:
                 content = page(drawing.title, svg(drawing), columns, rows, source, drawn_at)
-        if self._overwrite:
-            self._file.replace(content)
-        else:
-            self._file.create(content)
+        self._file.write(content, overwrite=self._overwrite)
         return True
 
 

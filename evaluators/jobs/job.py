@@ -138,27 +138,22 @@ class JobResources(Protocol):
     @property
     def catalog(self) -> Catalog:
         """The catalog of manifests."""
-        ...
 
     @property
     def cache(self) -> ArtifactCache | None:
         """The cache that downloads files from URLs; None if all files are on this machine."""
-        ...
 
     @property
     def registry(self) -> Registry:
         """The registry of frameworks."""
-        ...
 
     @property
     def architectures(self) -> Architectures:
         """The architectures that manifests of code-defined models can name."""
-        ...
 
     @property
     def data_directory(self) -> Path:
         """The folder in which LoadGen's logs and unpublished evaluations are stored."""
-        ...
 
     def open_system(
         self, request: SystemRequest, *, warm_up: bool, notify: Notify, trace: TraceScope | None
@@ -174,7 +169,6 @@ class JobResources(Protocol):
         Raises:
             InferometerError: The model cannot be opened.
         """
-        ...
 
     def find_model(self, request: SystemRequest) -> ModelManifest:
         """Returns the manifest of the requested model as it is, without the labels of a ``features_url``.
@@ -182,7 +176,6 @@ class JobResources(Protocol):
         Raises:
             InferometerError: There is no such manifest, or no installed framework runs the model.
         """
-        ...
 
     def check_system(self, request: SystemRequest) -> ModelManifest | None:
         """Checks everything that needs no model file, such as the device, before anything is downloaded.
@@ -194,7 +187,6 @@ class JobResources(Protocol):
         Raises:
             InferometerError: The model cannot run here as requested.
         """
-        ...
 
     def open_loadable(self, request: SystemRequest, *, notify: Notify) -> TensorSystem:
         """Opens a model in this process or on one agent, ready to be put under load.
@@ -202,7 +194,6 @@ class JobResources(Protocol):
         Raises:
             InferometerError: The model cannot be opened.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +259,6 @@ class Found(Protocol):
     @property
     def evaluation(self) -> Evaluation[Any] | None:
         """The evaluation; None if it failed."""
-        ...
 
 
 F_co = TypeVar("F_co", bound="Evaluation[Any] | Found", covariant=True)

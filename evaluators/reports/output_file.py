@@ -83,6 +83,10 @@ class OutputFile:
             # Path.resolve fails on links in a circle
             self._write(Path(os.path.realpath(self._path)), content, new=False)
 
+    def write(self, content: Content, *, overwrite: bool) -> None:
+        """Writes the file; see ``replace`` and, without ``overwrite``, ``create``."""
+        (self.replace if overwrite else self.create)(content)
+
     def in_the_way(self) -> OutputError:
         """Returns the error for an existing file that must not be changed."""
         if not self._replaceable:

@@ -57,7 +57,10 @@ class Cells:
         )
         try:
             for piece in joined(self._line(columns, row) for row in rows):
-                self._keep(piece)
+                try:
+                    self._file.write(piece)
+                except OSError as error:
+                    raise _no_room(error) from error
         except BaseException:
             self._file.close()
             raise
@@ -101,12 +104,6 @@ class Cells:
         ]
         self.count += 1
         return f"{_SEPARATOR.join(cells)}\n"
-
-    def _keep(self, text: str) -> None:
-        try:
-            self._file.write(text)
-        except OSError as error:
-            raise _no_room(error) from error
 
 
 def _no_room(error: OSError) -> OutputError:
@@ -233,7 +230,7 @@ class _Room:
         self._columns, self._cells = columns, cells
         self._is_text = [not (n or c.is_id) for n, c in zip(cells.numeric, columns, strict=True)]
         self.widths = [
-            max(self._own_width(place), max(map(width, column.header.split(" "))))
+            max(self._own_width(place), *map(width, column.header.split(" ")))
             for place, column in enumerate(columns)
         ]
 

@@ -110,16 +110,7 @@ NOTHING = "---"
 """The text of the cell for a missing value."""
 
 
-def _markdown_lines(columns: Sequence[Column], rows: Iterable[Row], *, header: bool) -> Iterator[str]:
-    """Yields the pieces of the table; numbers are rounded, and texts that may wrap are on the left."""
-    if header:
-        yield _header_line(columns)
-        yield _line(":---" if column.wraps else ":---:" for column in columns)
-    yield from joined(_line(_cell(row, column) for column in columns) for row in rows)
-
-
 def _header_line(columns: Sequence[Column]) -> str:
-    """Returns the header line of a table."""
     return _line(_escaped(column.header) for column in columns)
 
 
@@ -127,8 +118,7 @@ def _line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |\n"
 
 
-def _cell(row: Row, column: Column) -> str:
-    value = row[column.key]
+def _cell(value: Value, column: Column) -> str:
     return NOTHING if value is None else _escaped(cell_text(value, column))
 
 
@@ -198,10 +188,7 @@ def write(
         pieces = _appended(present, columns, counted, output_format, file, header)
     else:
         pieces = _pieces(columns, counted, output_format, header)
-    if append or overwrite:
-        file.replace(pieces)
-    else:
-        file.create(pieces)
+    file.write(pieces, overwrite=append or overwrite)
     return next(count)
 
 
@@ -261,7 +248,11 @@ def _pieces(
         case Format.JSON:
             yield from _json_pieces(_objects(columns, rows))
         case Format.MARKDOWN:
-            yield from _markdown_lines(columns, rows, header=header)
+            # numbers are rounded, and texts that may wrap are on the left
+            if header:
+                yield _header_line(columns)
+                yield _line(":---" if column.wraps else ":---:" for column in columns)
+            yield from joined(_line(_cell(row[column.key], column) for column in columns) for row in rows)
 
 
 def _appended(

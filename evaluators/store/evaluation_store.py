@@ -83,19 +83,15 @@ class Connection(Protocol):
 
     def prepare_to_write(self) -> None:
         """Creates missing indexes, at the first call in a process that writes."""
-        ...
 
     def transaction(self) -> AbstractContextManager[None]:
         """Makes the writes inside atomic, if the database supports that."""
-        ...
 
     def reason(self, error: Exception) -> str:
         """Returns the reason for an error as one short line, without credentials."""
-        ...
 
     def close(self) -> None:
         """Closes the connection."""
-        ...
 
 
 class Collections:

@@ -18,8 +18,12 @@ from inferometer.evaluators.store.evaluation_store import EXPIRING, indexes
 from inferometer.manifests.errors import ConfigurationError, StoreError
 
 _log = logging.getLogger(__name__)
-_SELECTION_MS = 3_000
-_ANSWER_MS = 60_000
+_TIMEOUTS: dict[str, Any] = {
+    "serverSelectionTimeoutMS": 3_000,
+    "connectTimeoutMS": 3_000,
+    "socketTimeoutMS": 60_000,
+}
+"""The timeouts that apply unless the address itself sets them."""
 _REFUSED = frozenset({13, 18})  # Unauthorized and AuthenticationFailed
 _ERRORS: tuple[type[Exception], ...] = (PyMongoError, BSONError, ValueError, OverflowError)
 _CLIENT_ERRORS: tuple[type[Exception], ...] = (*_ERRORS, OSError)
@@ -47,9 +51,10 @@ class MongoConnection:
         self.creation: tuple[str, ...] = ("created_at",)
         self._secrets = _secrets(uri)
         self._is_prepared = False
+        timeouts = {n: ms for n, ms in _TIMEOUTS.items() if n.casefold() not in uri.casefold()}
         try:
             self._client: pymongo.MongoClient[dict[str, Any]] = pymongo.MongoClient(
-                uri, tz_aware=True, appname="inferometer", **_timeouts(uri)
+                uri, tz_aware=True, appname="inferometer", **timeouts
             )
         except _CLIENT_ERRORS as error:
             if (failed := _failed_lookup(error)) is not None:
@@ -139,16 +144,6 @@ def _failed_lookup(error: Exception) -> str | None:
     if not isinstance(cause, DNSException) or isinstance(cause, DNSSyntaxError | FormError):
         return None
     return type(cause).__name__
-
-
-def _timeouts(uri: str) -> dict[str, Any]:
-    """Returns the timeouts, in milliseconds, that the address itself does not set."""
-    ours = {
-        "serverSelectionTimeoutMS": _SELECTION_MS,
-        "connectTimeoutMS": _SELECTION_MS,
-        "socketTimeoutMS": _ANSWER_MS,
-    }
-    return {name: value for name, value in ours.items() if name.casefold() not in uri.casefold()}
 
 
 def _advice(error: Exception, otherwise: str) -> str:
