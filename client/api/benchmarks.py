@@ -76,6 +76,10 @@ class TrainingArguments(DataArguments, DeclaredTrainingArguments, total=False):
     trace_level: str | None
 
 
+_OF_THE_SESSION = {"cudnn_benchmark": True, "weights": "random"}
+"""Further arguments of ``train`` that concern how the model is opened, with their defaults."""
+
+
 def train(
     model: str = MODEL,
     *,
@@ -135,7 +139,12 @@ def train(
     _refuse_unknown("train", more, TrainingArguments, TrainingData, TrainingOptions)
     check_value("ranks", ranks, "int", COUNT)
     together = RankRequest(num_ranks=ranks if ranks > 1 else None)
-    _refuse_launcher(together)
+    found = together.of_this_process(os.environ)
+    if found is not None and found.count > 1:
+        raise ConfigurationError(
+            f"a launcher has started this process as {found}; the library starts ranks itself; "
+            "with a launcher, use agent bench training"
+        )
     values = {
         **more,
         "seed": seed,
@@ -151,8 +160,9 @@ def train(
         "save_path": Path(save_weights) if save_weights else None,
     }
     invocation = library_invocation()
-    session = {"seed": seed, "threads": threads, "gpu": gpu, "precision": precision}
-    system = _trained_system(invocation, model, framework, session, more)
+    session: dict[str, Any] = {"seed": seed, "threads": threads, "gpu": gpu, "precision": precision}
+    session |= {name: more.get(name, default) for name, default in _OF_THE_SESSION.items()}
+    system = _system(invocation, model, more.get("version"), framework, **session)
     request = _training_request(invocation, system, values, data, together, communication)
     return Training(measured(invocation, training_job(request, together), publish=publish))
 
@@ -227,15 +237,6 @@ def _refuse_unknown(
     refuse_unknown(function, {name: value for name, value in given.items() if name not in known})
 
 
-def _refuse_launcher(ranks: RankRequest) -> None:
-    found = ranks.of_this_process(os.environ)
-    if found is not None and found.count > 1:
-        raise ConfigurationError(
-            f"a launcher has started this process as {found}; the library starts ranks itself; "
-            "with a launcher, use agent bench training"
-        )
-
-
 def _system(
     invocation: Invocation, model: object, version: str | None, framework: str | None, **session: Any
 ) -> SystemRequest:
@@ -246,18 +247,6 @@ def _system(
         )
     name, version = named_model(invocation.catalog, model, version)
     return system_request(invocation, name, version=version, framework=framework, agent=None, **session)
-
-
-def _trained_system(
-    invocation: Invocation,
-    model: object,
-    framework: str | None,
-    session: Mapping[str, Any],
-    more: TrainingArguments,
-) -> SystemRequest:
-    benchmark, weights = more.get("cudnn_benchmark", True), more.get("weights", "random")
-    rest = {"cudnn_benchmark": benchmark, "weights": weights}
-    return _system(invocation, model, more.get("version"), framework, **session, **rest)
 
 
 def _training_request(

@@ -18,6 +18,7 @@ from inferometer.manifests.errors import ConfigurationError, shown_value
 
 ARCHITECTURES_VARIABLE = "AGENT_ARCHITECTURES"
 _Count = Annotated[int, Field(ge=1)]
+_SINGLE_OR_SEVERAL = BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -39,11 +40,6 @@ class AgentTlsSettings(_Part):
     cert: Path | None = None
     key: Path | None = None
     server_name: str | None = None
-
-
-def _listed(value: object) -> object:
-    """Returns a single string as a tuple with one element, and any other value unchanged."""
-    return (value,) if isinstance(value, str) else value
 
 
 class SafetySettings(_Part):
@@ -95,7 +91,7 @@ class ServingSettings(SafetySettings):
     default_queue_policy: str | None = None
     priority_queue_policy: tuple[str, ...] | None = None
     inline_predict_us: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    version_policy: Annotated[tuple[str, ...], BeforeValidator(_listed)] | None = None
+    version_policy: Annotated[tuple[str, ...], _SINGLE_OR_SEVERAL] | None = None
 
 
 class Configuration(_Part):

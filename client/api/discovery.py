@@ -315,17 +315,13 @@ def pick_agent(
             f"(not met: {', '.join(unmet)}); see `agent info agents`"
         )
     try:
-        able = [
-            agent
-            for agent in fitting
-            if agent.runs(wanted.model_name, wanted.framework_name, wanted.model_version)
-        ]
+        asked = wanted.model_name, wanted.framework_name, wanted.model_version
+        able = [agent for agent in fitting if agent.runs(*asked)]
     except InvalidConstraintError as error:
         raise ConfigurationError(f"--model_version: {error}") from error
     if not able:
-        known = dict.fromkeys(
-            model.name for agent in fitting if agent.agent_info for model in agent.agent_info.models
-        )
+        runnable = (agent.agent_info.models for agent in fitting if agent.agent_info)
+        known = dict.fromkeys(model.name for models in runnable for model in models)
         hint = "" if wanted.model_name in known else f": {suggestion(wanted.model_name, known)}"
         raise ConfigurationError(
             f"none of the {len(fitting)} agents that fit --agent {selector} can run {model}{hint}"

@@ -117,14 +117,10 @@ def sweep(
         "precision": precision,
         "batch_size": batch_size,
     }
+    names = tuple(several)[1:]
     requests = [
         evaluation_request(
-            invocation,
-            "sweep",
-            name,
-            dataset,
-            inputs,
-            {**more, **dict(zip(tuple(several)[1:], values, strict=True))},
+            invocation, "sweep", name, dataset, inputs, {**more, **dict(zip(names, values, strict=True))}
         )
         for name, *values in product(*(_values(name, given) for name, given in several.items()))
     ]

@@ -53,12 +53,27 @@ class Display:
 
 def display_of(job: Job[Any]) -> Display:
     """Returns the progress display for a job: HTML in a notebook, and text on a terminal otherwise."""
-    if _in_notebook():
+    # IPython is not a dependency, but a Jupyter kernel has imported it
+    ipython = sys.modules.get("IPython")
+    if ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None:
         return _NotebookBar(job.title)
     return ProgressBar(job.title) if job.has_total else LiveLine()
 
 
-class ProgressBar(Display):
+class _Titled(Display):
+    """A display whose title is that of the job, or the name of one evaluation of a sweep."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.begin()
+
+    def begin_part(self, part: JobPart) -> None:
+        self.close()
+        if part.name:
+            self.title = f"{part.name} ({part.number} of {part.count})"
+
+
+class ProgressBar(_Titled):
     """A progress bar for an evaluation, shown after ``SHOWN_AFTER_S``.
 
     It draws only when it is called, at most once per ``SHOWN_EVERY_S``. A background thread would also draw
@@ -66,17 +81,10 @@ class ProgressBar(Display):
     """
 
     def __init__(self, title: str) -> None:
-        self.title = title
+        super().__init__(title)
         self._terminal = sys.stderr.isatty()
         self._bar: Bar | None = None
         self._task: TaskID | None = None
-        self.begin()
-
-    def begin_part(self, part: JobPart) -> None:
-        """Sets the title to the name of one evaluation of a sweep."""
-        self.close()
-        if part.name:
-            self.title = f"{part.name} ({part.number} of {part.count})"
 
     def begin(self) -> None:
         """Restarts the elapsed time for another evaluation."""
@@ -134,26 +142,10 @@ class LiveLine(Display):
             self._stream.flush()
 
 
-def _in_notebook() -> bool:
-    """Returns whether a Jupyter kernel runs this code. Does not import IPython, which is not a dependency."""
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    return getattr(shell, "kernel", None) is not None
-
-
-class _NotebookBar(Display):
+class _NotebookBar(_Titled):
     """The progress below a notebook cell; its HTML is updated at most once per ``_NOTEBOOK_S``."""
 
-    def __init__(self, title: str) -> None:
-        self.title = title
-        self._handle: Any = None
-        self.begin()
-
-    def begin_part(self, part: JobPart) -> None:
-        """Sets the title to the name of one evaluation of a sweep."""
-        self.close()
-        if part.name:
-            self.title = f"{part.name} ({part.number} of {part.count})"
+    _handle: Any = None
 
     def begin(self) -> None:
         """Restarts the elapsed time for another evaluation."""

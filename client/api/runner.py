@@ -388,11 +388,7 @@ class Runner:
 
 
 def measured(invocation: Invocation, job: Job[Evaluation[M]], *, publish: bool) -> Evaluation[M]:
-    """Runs a job that has one evaluation, showing only its progress, and returns the evaluation.
-
-    Raises:
-        InferometerError: See ``Runner.run``.
-    """
+    """Runs a job that has one evaluation, showing only its progress, and returns the evaluation."""
     with closing(Runner(invocation, Door(), publish=publish).run(job)) as found:
         [evaluation] = found
     return evaluation
@@ -404,9 +400,6 @@ def measured_group(
     """Runs a job that has one or more evaluations, showing only its progress, and returns the evaluations.
 
     Ctrl-C between two evaluations ends the job, and the earlier evaluations are returned.
-
-    Raises:
-        InferometerError: See ``Runner.run``.
     """
     evaluations: list[Evaluation[M]] = []
     try:

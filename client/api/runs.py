@@ -91,10 +91,7 @@ class Run(Result[BatchMeasurement]):
     @property
     def accuracy(self) -> TopAccuracy | None:
         """The accuracy; None if there are no labels or the weights are random."""
-        found = self.evaluation.measurement.accuracy
-        if found is None or found.top1_share is None:
-            return None
-        return TopAccuracy(found.top1_share, found.top5_share, found.evaluated)
+        return _accuracy(self.evaluation.measurement)
 
     @property
     def times_ms(self) -> NDArray[np.float64]:
@@ -213,10 +210,7 @@ class Training(Result[TrainingMeasurement]):
     @property
     def accuracy(self) -> TopAccuracy | None:
         """The accuracy of the trained model on the validation dataset; None if there is no such dataset."""
-        found = self.evaluation.measurement.accuracy
-        if found is None or found.top1_share is None:
-            return None
-        return TopAccuracy(found.top1_share, found.top5_share, found.evaluated)
+        return _accuracy(self.evaluation.measurement)
 
     @property
     def losses(self) -> NDArray[np.float64]:
@@ -292,6 +286,13 @@ class Ingestion(Result[IngestionMeasurement]):
     def rows(self) -> Rows:
         """The row that ``agent info evaluation ingestion`` shows, as a table."""
         return Rows(IngestionReport.columns, IngestionReport().rows([self.evaluation]))
+
+
+def _accuracy(measurement: BatchMeasurement | TrainingMeasurement) -> TopAccuracy | None:
+    found = measurement.accuracy
+    if found is None or found.top1_share is None:
+        return None
+    return TopAccuracy(found.top1_share, found.top5_share, found.evaluated)
 
 
 def _latency(found: TimeFigures, full: int) -> Latency:

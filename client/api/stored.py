@@ -94,8 +94,7 @@ def others_of(
     if evaluation.group_id is None:
         return ()
     wanted = EvaluationFilter(evaluation_id=evaluation.group_id, include_interrupted=True)
-    members = store.find(wanted, on_unreadable)
-    others = [each for each in members if each.id != evaluation.id]
+    others = (each for each in store.find(wanted, on_unreadable) if each.id != evaluation.id)
     return sorted(others, key=lambda each: each.trace_level)
 
 
@@ -192,13 +191,12 @@ def evaluations(
     """
     if limit is not None and limit < 1:
         raise ConfigurationError(f"limit is {limit}; it must be at least 1, or None for all")
-    report = OverviewReport()
     wanted = EvaluationFilter(model_name=model, framework_name=framework, limit=limit)
     with closing(library_invocation().open_store()) as store:
-        found = store.find(wanted, lambda error: _log.warning("left out %s", error))
+        found = store.find(wanted, left_out)
     batches = of_kind(found, BatchMeasurement)
     pictured = [evaluation for evaluation in batches if not evaluation.profiled][:MOST_EVALUATIONS]
-    return Evaluations(report.rows(found), pictured)
+    return Evaluations(OverviewReport().rows(found), pictured)
 
 
 Named: TypeAlias = Result[Any] | str
@@ -283,16 +281,12 @@ def _side(name: str, given: Named | Sequence[Named], notes: list[str]) -> Side:
         if isinstance(each, Result):
             found[each.id] = each.evaluation
         elif isinstance(each, str):
-            found |= {evaluation.id: evaluation for evaluation in _stored(name, each, notes)}
+            with closing(library_invocation().open_store()) as store:
+                side = chosen_side(store, name, each, notes.append)
+            found |= {evaluation.id: evaluation for evaluation in side.evaluations}
         else:
             raise ConfigurationError(
                 f"{name} holds {each!r}; give results of evaluate, sweep, train, ingest, workload, max_qps "
                 "or benchmark_operators, or ids"
             )
     return Side(name, tuple(found.values()))
-
-
-def _stored(name: str, given: str, notes: list[str]) -> Iterator[Evaluation]:
-    """Yields the evaluations that a text of ids selects; see ``chosen_side``."""
-    with closing(library_invocation().open_store()) as store:
-        yield from chosen_side(store, name, given, notes.append).evaluations

@@ -50,10 +50,6 @@ def _models(context: click.Context, _: str) -> Iterable[str]:
     return dict.fromkeys(model.name for model in models if not model.hidden)
 
 
-def _datasets(context: click.Context, _: str) -> Iterable[str]:
-    return _invocation(context).listing.datasets
-
-
 def _frameworks(context: click.Context, _: str) -> Iterable[str]:
     return [entry.name for entry in _invocation(context).registry.entries]
 
@@ -81,10 +77,6 @@ def _columns(context: click.Context, begun: str) -> Iterable[str]:
     return [sign + column.key for column in find_report(name).columns] if known else []
 
 
-def _clusters(context: click.Context, _: str) -> Iterable[str]:
-    return _invocation(context).configuration.clusters
-
-
 def _operators(_: click.Context, __: str) -> Iterable[str]:
     from inferometer.agent.operators.operator import operators
 
@@ -108,8 +100,8 @@ several_frameworks = _names(_frameworks, listed=True)
 OPTIONS: Mapping[str, Names] = {
     "--model_name": _names(_models),
     "--framework_name": _names(_frameworks),
-    "--dataset_name": _names(_datasets),
-    "--cluster": _names(_clusters),
+    "--dataset_name": _names(lambda context, _: _invocation(context).listing.datasets),
+    "--cluster": _names(lambda context, _: _invocation(context).configuration.clusters),
     "--id": _names(_evaluations),
     "--from_evaluation": _names(_evaluations),
     "--noise": evaluations,

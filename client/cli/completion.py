@@ -107,7 +107,14 @@ def answer_shell(cli: click.Command, instruction: str) -> int:
         try:
             if what != "complete":
                 return 1
-            text = _completed(_completer(cli, shell))
+            completer = _completer(cli, shell)
+            words, incomplete = _split(*completer.get_completion_args())
+            # click interprets a value that begins with "-" as an option
+            sign = "-" if words[-1:] == [_SORT] and incomplete.startswith("-") else ""
+            items = completer.get_completions(words, incomplete.removeprefix(sign))
+            for item in items:
+                item.value = sign + item.value
+            text = "\n".join(map(completer.format_completion, items))
         except (InferometerError, click.ClickException, *IMPORT_FAILURES):
             return 1
     if text:
@@ -128,17 +135,6 @@ def _completer(cli: click.Command, shell: str) -> ShellComplete:
         source = ShellComplete.source  # click's class for bash starts a shell to check its version
 
     return Completer(cli, {}, _PROGRAM, COMPLETION_VARIABLE)
-
-
-def _completed(completer: ShellComplete) -> str:
-    words, incomplete = completer.get_completion_args()
-    words, incomplete = _split(words, incomplete)
-    # click interprets a value that begins with "-" as an option
-    sign = "-" if words[-1:] == [_SORT] and incomplete.startswith("-") else ""
-    items = completer.get_completions(words, incomplete.removeprefix(sign))
-    for item in items:
-        item.value = sign + item.value
-    return "\n".join(map(completer.format_completion, items))
 
 
 def _split(words: list[str], incomplete: str) -> tuple[list[str], str]:

@@ -133,7 +133,12 @@ def status(address: str, timeout_s: float, format_name: str) -> int:
 
     found = ask_status(address, timeout_s, invocation.secret, invocation.agent_tls)
     if format_name.lower() == Format.JSON.value:
-        click.echo(json.dumps(_status_document(found), indent=2))
+        document: dict[str, object] = {"health": found.health}
+        if found.details is not None:
+            started_at = found.details.started_at
+            document |= asdict(found.details)
+            document["started_at"] = started_at.isoformat() if started_at else None
+        click.echo(json.dumps(document, indent=2))
     else:
         _print_status(found)
     if found.problem is not None:
@@ -142,15 +147,6 @@ def status(address: str, timeout_s: float, format_name: str) -> int:
         else:
             click.echo(f"agent {address}: {found.problem}", err=True)
     return SUCCESS if found.health == SERVING else NOT_SERVING
-
-
-def _status_document(found: AgentStatus) -> dict[str, object]:
-    document: dict[str, object] = {"health": found.health}
-    if found.details is not None:
-        document |= asdict(found.details)
-        started_at = found.details.started_at
-        document["started_at"] = started_at.isoformat() if started_at else None
-    return document
 
 
 def _print_status(found: AgentStatus) -> None:
@@ -166,11 +162,9 @@ def _print_status(found: AgentStatus) -> None:
 
 def _status_line(details: AgentDetails) -> str:
     uptime = timedelta(seconds=int(details.uptime_s))
-    parts = [
-        f"inferometer {details.version}",
-        f"up {uptime}" + (f" since {details.started_at:%Y-%m-%d %H:%M} UTC" if details.started_at else ""),
-        f"open sessions: {details.open_sessions}",
-        f"memory: {details.resident_memory_bytes / _BYTES_PER_MIB:,.0f} MiB",
-        f"GPUs: {', '.join(details.gpus) or 'none'}",
-    ]
-    return ", ".join(parts)
+    since = f" since {details.started_at:%Y-%m-%d %H:%M} UTC" if details.started_at else ""
+    return (
+        f"inferometer {details.version}, up {uptime}{since}, open sessions: {details.open_sessions}, "
+        f"memory: {details.resident_memory_bytes / _BYTES_PER_MIB:,.0f} MiB, "
+        f"GPUs: {', '.join(details.gpus) or 'none'}"
+    )

@@ -336,8 +336,9 @@ def dlbs(forward_only: bool | None, phase: str | None, data_loader_only: bool, *
         )
     if data_loader_only:
         _finish(given, "data_ingestion", _ingest)
-    forward = forward_only if forward_only is not None else phase is not None and phase.lower() == "inference"
-    _finish(given, *(("inference", _infer) if forward else ("training", _train)))
+    if forward_only or (phase or "").lower() == "inference":
+        _finish(given, "inference", _infer)
+    _finish(given, "training", _train)
 
 
 def _finish(given: dict[str, Any], phase: str, run: _Run) -> NoReturn:

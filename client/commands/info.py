@@ -119,10 +119,7 @@ def _model_row(
 def _obstacle(model: ListedModel, invocation: Invocation, installed: Mapping[str, str | None]) -> str:
     """Returns the reason why a model cannot run here; empty if it can, even if only with random weights.
 
-    Args:
-        model: The model.
-        invocation: The configuration.
-        installed: The version of each framework by its name in lower case; None if it is not installed.
+    ``installed`` has the version of each framework by its name in lower case; None if it is not installed.
     """
     version = installed.get(model.framework.casefold())
     if version is None:

@@ -236,18 +236,14 @@ class _Kinds(Group):
         if kind.request is None:
             raise ConfigurationError(f"kind {cmd_name} declares no request, so it has no command")
 
-        def run(**given: Any) -> None:
-            _measure(cmd_name, given)
-
-        documentation = type(kind).__doc__ or f"Measure {kind.phrase}."
         every = (
             system_options
             if needs_system(kind.request)
             else options(database_options, publication_options, heading=OUTPUT)
         )
-        return click.command(cmd_name, cls=Command, help=documentation)(
-            every(request_options(kind.request)(run))
-        )
+        documentation = type(kind).__doc__ or f"Measure {kind.phrase}."
+        command = click.command(cmd_name, cls=Command, help=documentation)
+        return command(every(request_options(kind.request)(lambda **given: _measure(cmd_name, given))))
 
 
 @click.command("measure", cls=_Kinds)

@@ -67,37 +67,24 @@ def as_document(
     own = kind_of(evaluation).document(evaluation, timed, spans)
     elapsed_s = evaluation.measurement.elapsed_ns / _NS_PER_S
     figures = own if "elapsed_s" in own else {"elapsed_s": elapsed_s, **own}
+    found, trace = evaluation.conditions, evaluation.trace
     return {
         **describe(evaluation),
         **system_document(evaluation),
         "dataset_name": evaluation.dataset.name,
         "sample_ids": evaluation.dataset.sample_ids,
         **figures,
-        "conditions": _conditions(evaluation),
-        "trace": _trace_document(evaluation),
+        "conditions": found and {**asdict(found), "stability": found.stability.value, "text": str(found)},
+        "trace": trace
+        and {
+            "trace_id": trace.trace_id,
+            "spans": trace.span_count,
+            "dropped": trace.dropped,
+            "url": trace.url,
+            "notes": list(trace.notes),
+        },
         "group_id": evaluation.group_id,
         "group": [{"id": each.id, "trace_level": each.trace_level.name} for each in group],
-    }
-
-
-def _conditions(evaluation: Evaluation) -> dict[str, Any] | None:
-    """Returns the verdict as one word and as one line, and the observations."""
-    found = evaluation.conditions
-    return (
-        None if found is None else {**asdict(found), "stability": found.stability.value, "text": str(found)}
-    )
-
-
-def _trace_document(evaluation: Evaluation) -> dict[str, Any] | None:
-    trace = evaluation.trace
-    if trace is None:
-        return None
-    return {
-        "trace_id": trace.trace_id,
-        "spans": trace.span_count,
-        "dropped": trace.dropped,
-        "url": trace.url,
-        "notes": list(trace.notes),
     }
 
 

@@ -17,7 +17,7 @@ from inferometer.client.cli.command import COUNT, FILE, Command, Group, boolean,
 from inferometer.manifests.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from inferometer.client.api.clusters import ClusterProfile, Job
+    from inferometer.client.api.clusters import Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +200,9 @@ def _job(
     words = _command(command, example, framework_name, gpu=given["gpu"])
     names = ("account", "partition", "time", "cpus_per_task", "modules", "wheels", "packages")
     options = {**{name: given[name] for name in names}, "memory": mem}
+    installs = given["wheels"] or given["packages"]
+    if given["virtualenv"] and installs:
+        raise ConfigurationError("--virtualenv is installed already; leave it out, or --wheels and --package")
     settings = {
         "time": _TIME,
         "memory": _MEMORY,
@@ -208,7 +211,7 @@ def _job(
         "packages": (f"inferometer[{framework_name.lower()}]",),
         **profile.model_dump(exclude_defaults=True),
         **{name: value for name, value in options.items() if value not in (None, ())},
-        "virtualenv": _virtualenv(given, profile),
+        "virtualenv": given["virtualenv"] or (None if installs else profile.virtualenv),
     }
     several_tasks = given["nodes"] or given["tasks_per_node"]
     output = _SEVERAL_TASKS_OUTPUT if given["output"] is None and several_tasks else given["output"]
@@ -223,14 +226,6 @@ def _job(
     )
     _note(job.command, tasks=job.tasks, gpu=job.gpu)
     return job
-
-
-def _virtualenv(given: dict[str, Any], profile: ClusterProfile) -> Path | None:
-    installs = given["wheels"] or given["packages"]
-    if given["virtualenv"] and installs:
-        raise ConfigurationError("--virtualenv is installed already; leave it out, or --wheels and --package")
-    chosen: Path | None = given["virtualenv"] or (None if installs else profile.virtualenv)
-    return chosen
 
 
 def _command(command: Sequence[str], example: str | None, framework: str, *, gpu: bool) -> list[str]:
@@ -251,10 +246,8 @@ def _command(command: Sequence[str], example: str | None, framework: str, *, gpu
 def _note(command: Sequence[str], *, tasks: int, gpu: bool) -> None:
     """Reports on stderr any requested resources that the job would not use."""
     if tasks > 1 and command[0] != "bench":
-        what = (
-            f"each of the {tasks} tasks runs all of agent {command[0]}; only bench training shares the work"
-        )
-        click.echo(f"note: {what}", err=True)
+        what = f"each of the {tasks} tasks runs all of agent {command[0]}"
+        click.echo(f"note: {what}; only bench training shares the work", err=True)
     if gpu and not any(word.startswith(_GPU_OPTIONS) for word in command):
         click.echo(
             f"note: the job asks for a GPU that agent {command[0]} does not use; add --gpu to it", err=True

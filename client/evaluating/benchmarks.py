@@ -81,8 +81,7 @@ def result_lines(experiment: Mapping[str, Any], evaluation: Evaluation) -> Itera
 
 def failure_lines(experiment: Mapping[str, Any], message: str) -> Iterator[str]:
     """Yields the result lines of a failed benchmark."""
-    failure = {"results.status": "failure", "results.status_msg": message}
-    yield from _lines({**experiment, **failure})
+    return _lines({**experiment, "results.status": "failure", "results.status_msg": message})
 
 
 def _lines(values: Mapping[str, Any]) -> Iterator[str]:

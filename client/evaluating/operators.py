@@ -24,7 +24,6 @@ from inferometer.evaluators.kinds.operators.cases import (
     frameworks_with_operators,
 )
 from inferometer.evaluators.kinds.operators.from_trace import (
-    LayersWithoutRow,
     TracedOperators,
     explain,
     read_traced_operators,
@@ -125,15 +124,11 @@ def explained_lines(traced: TracedOperators, rows: Iterable[OperatorRow]) -> Ite
             f"{found.layers_ns / _NS_PER_MS:.3f} ms"
         )
     for each in found.without_row[:_MOST_REASONS]:
-        yield f"no row: {_described(each, found.layers_ns)}"
+        times = f" × {each.count}" if each.count > 1 else ""
+        yield f"no row: {each.type}{times}, {100 * each.layers_ns / found.layers_ns:.2f} %: {each.reason}"
     if further := found.without_row[_MOST_REASONS:]:
         share = 100 * sum(each.layers_ns for each in further) / found.layers_ns
         yield f"no row: {len(further)} further types, {share:.2f} %"
-
-
-def _described(each: LayersWithoutRow, whole_ns: float) -> str:
-    times = f" × {each.count}" if each.count > 1 else ""
-    return f"{each.type}{times}, {100 * each.layers_ns / whole_ns:.2f} %: {each.reason}"
 
 
 _FAILED_ROWS = 1

@@ -21,7 +21,7 @@ from inferometer.agent.preprocessing.inputs import EncodedImage, Pixels, Url
 from inferometer.agent.tasks.predictions import Classifications, Images
 from inferometer.client.api.invocation import Invocation
 from inferometer.client.cli.output import say
-from inferometer.evaluators.datasets.base import Dataset, Sample
+from inferometer.evaluators.datasets.base import Sample
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs.job import DatasetChoice
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, InputPrediction
@@ -142,8 +142,10 @@ class Pictures:
         written = []
         with closing(choice.open_for(manifest, invocation.catalog, invocation.cache)) as dataset:
             here = evaluation.system.agent == LOCAL_AGENT
-            samples = _samples(dataset, predictions[: self.most])
-            for number, each in enumerate(predictions[: self.most], start=1):
+            drawn = predictions[: self.most]
+            wanted = {each.input_id for each in drawn}
+            samples = {each.id: each for each in islice(dataset, len(dataset)) if each.id in wanted}
+            for number, each in enumerate(drawn, start=1):
                 try:
                     image = _image_of(samples, each.input_id, here=here)
                     picture = picture_of(each.prediction, image, manifest.output.parameters.labels)
@@ -161,12 +163,6 @@ class Pictures:
         with explained(OutputError, f"{path}: cannot be written"):
             picture.save(path)
         return path
-
-
-def _samples(dataset: Dataset, predictions: Sequence[InputPrediction]) -> Mapping[str, Sample]:
-    """Returns the samples of the predictions, in the order of the dataset."""
-    wanted = {each.input_id for each in predictions}
-    return {sample.id: sample for sample in islice(dataset, len(dataset)) if sample.id in wanted}
 
 
 def _image_of(samples: Mapping[str, Sample], name: str, *, here: bool) -> Image.Image:

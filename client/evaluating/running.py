@@ -47,15 +47,13 @@ from inferometer.manifests.errors import printable
 
 def print_summary(evaluation: Evaluation) -> None:
     """Prints the figures of an evaluation, its conditions, its trace and its id."""
-    rows = (*kind_of(evaluation).summary(evaluation), *conditions_rows(evaluation), *trace_rows(evaluation))
-    if evaluation.status is Status.INTERRUPTED and not kind_of(evaluation).keeps_interrupted:
-        rows = (
-            ("INTERRUPTED", "not published; measured until then:"),
-            *kind_of(evaluation).summary(evaluation),
-        )
-        print_rows(*rows)
+    kind = kind_of(evaluation)
+    figures = kind.summary(evaluation)
+    if evaluation.status is Status.INTERRUPTED and not kind.keeps_interrupted:
+        print_rows(("INTERRUPTED", "not published; measured until then:"), *figures)
         return
-    print_rows(*rows, ("evaluation", evaluation.id))
+    rest = (*conditions_rows(evaluation), *trace_rows(evaluation), ("evaluation", evaluation.id))
+    print_rows(*figures, *rest)
 
 
 class Console(Door):

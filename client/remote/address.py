@@ -17,9 +17,8 @@ _SECURE = {"grpcs": True, "grpc": False}
 _MAX_PORT = 65535
 CANNOT_BE_REACHED = "cannot be reached:"
 """The part of an error message that shows that nobody listens at an address not reached before."""
-_KSERVE, _KSERVES = "kserve", "kserves"  # over gRPC, without and with TLS
-_KSERVE_HTTP, _KSERVE_HTTPS = "kserve+http", "kserve+https"
-_KSERVE_SCHEMES = {_KSERVE, _KSERVES, _KSERVE_HTTP, _KSERVE_HTTPS}
+_KSERVE_SCHEMES = {"kserve", "kserves", "kserve+http", "kserve+https"}
+"""The schemes of servers over gRPC and over HTTP; a final s means TLS."""
 _KSERVE_ADDRESS = re.compile(
     r"(?P<scheme>kserves?|kserve\+https?)://(?P<agent>[^/]+)(/(?P<name>[^/]+)(/(?P<version>[^/]+))?)?/?",
     re.IGNORECASE,
@@ -110,12 +109,12 @@ class KServeAddress:
         if match is None:
             raise _no_address(text)
         scheme = match["scheme"].casefold()
-        secure = scheme in {_KSERVES, _KSERVE_HTTPS} or None
+        secure = scheme.endswith("s") or None
         try:
             agent = replace(AgentAddress.parse(match["agent"]), secure=secure)
         except ConfigurationError as error:
             raise _no_address(text) from error
-        return cls(agent, match["name"], match["version"], scheme in {_KSERVE_HTTP, _KSERVE_HTTPS})
+        return cls(agent, match["name"], match["version"], "+http" in scheme)
 
     @property
     def server(self) -> str:
@@ -123,8 +122,7 @@ class KServeAddress:
         return f"{self.agent.host}:{self.agent.port}"
 
     def __str__(self) -> str:
-        plain, secure = (_KSERVE_HTTP, _KSERVE_HTTPS) if self.http else (_KSERVE, _KSERVES)
-        scheme = secure if self.agent.secure else plain
+        scheme = f"kserve{'+http' * self.http}{'s' * bool(self.agent.secure)}"
         return "/".join(filter(None, (f"{scheme}://{self.server}", self.model_name, self.model_version)))
 
 

@@ -275,7 +275,9 @@ class CallFlight:
             and self._kept_bytes < MAX_KEPT_BYTES
             and len(outcome) <= MOST_KEPT_BYTES
         ):
-            outcome = self._read_now(outcome, done_ns)
+            outcome = self._read(outcome)
+            is_right = outcome.answers == 1 and self._checked is not None
+            self._trusted_until_ns = done_ns + TRUST_NS if is_right else 0
         with self._lock:
             if self.calls.pop(query, None) is None:  # the run has ended in the meantime
                 return
@@ -289,12 +291,6 @@ class CallFlight:
                 if not outcome.answers:
                     self.answers.failed(query, done_ns, outcome.reason)
             self._check_idle()
-
-    def _read_now(self, reply: bytes, done_ns: int) -> Outcome:
-        outcome = self._read(reply)
-        is_right = outcome.answers == 1 and self._checked is not None
-        self._trusted_until_ns = done_ns + TRUST_NS if is_right else 0
-        return outcome
 
     def _check(self, kept: Iterable[tuple[int, bytes]]) -> None:
         """Reads the kept replies, which have been treated as right answers."""

@@ -238,9 +238,7 @@ _UNTRUSTED = (
 )
 _REASONS = {
     "unable to get local issuer certificate": _UNTRUSTED,
-    "self signed certificate": "its certificate is self-signed; trust it with --tls_ca",
     "self-signed certificate": "its certificate is self-signed; trust it with --tls_ca",
-    "self signed certificate in certificate chain": _UNTRUSTED,
     "self-signed certificate in certificate chain": _UNTRUSTED,
     "certificate has expired": "its certificate has expired; renew it there",
     "certificate is not yet valid": "its certificate is not valid yet; are the clocks right?",
@@ -251,7 +249,8 @@ def _explain_handshake(details: str) -> str | None:
     """Explains gRPC's ``details`` of a failed handshake; returns None for any other failure."""
     if failed := _FAILED_VERIFICATION.search(details):
         reason = failed["reason"].strip()
-        return _REASONS.get(reason.casefold(), f"its certificate is not accepted: {reason}")
+        key = reason.casefold().replace("self signed", "self-signed")
+        return _REASONS.get(key, f"its certificate is not accepted: {reason}")
     if "Hostname Verification Check failed" in details or "not in peer certificate" in details:
         return "its certificate is for another host; use a name that it has, or --tls_server_name"
     if "WRONG_VERSION_NUMBER" in details:
@@ -333,7 +332,11 @@ def explain(code: grpc.StatusCode, details: str, server: object, hints: Hints) -
             about_tls = _explain_handshake(details) or _explain_closed(server, details)
             if about_tls:
                 return about_tls.replace("grpcs:", hints.secure_scheme)
-            return _explain_unavailable(details, hints)
+            lowered = details.casefold()
+            for signs, text in _UNAVAILABLE.items():
+                if any(sign in lowered for sign in signs):
+                    return text.format(hints=hints)
+            return f"is not available: {details}"
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return "did not answer in time"
         case grpc.StatusCode.CANCELLED:
@@ -343,14 +346,6 @@ def explain(code: grpc.StatusCode, details: str, server: object, hints: Hints) -
         case grpc.StatusCode.UNIMPLEMENTED:
             return hints.unimplemented.format(details or "unimplemented")
     return f"{code.name.lower().replace('_', ' ')}: {details}"
-
-
-def _explain_unavailable(details: str, hints: Hints) -> str:
-    lowered = details.casefold()
-    for signs, text in _UNAVAILABLE.items():
-        if any(sign in lowered for sign in signs):
-            return text.format(hints=hints)
-    return f"is not available: {details}"
 
 
 _UNAVAILABLE = {

@@ -28,9 +28,7 @@ from inferometer.evaluators.reports.base import (
     STABILITY_COLUMN,
     STATUS_COLUMN,
     VERDICT_COLUMN,
-    Column,
     Report,
-    Row,
     describe,
     find_report,
     known_reports,
@@ -349,7 +347,9 @@ def _reported(
             rows = list(report.rows([timed if report.undisturbed else evaluation]))
         if isinstance(report, (TraceReport, *kind.tabled)) or len(rows) > 1:
             if rows:
-                tables.append(_table(name, report, columns, rows))
+                rest = f"; the first {_MOST_ROWS:,} of {len(rows):,} rows" if len(rows) > _MOST_ROWS else ""
+                caption = f"{report.summary[:1].upper()}{report.summary[1:]}{rest}"
+                tables.append(table_of(name, caption, columns, rows[:_MOST_ROWS]))
         elif rows:
             columns = [column for column in columns if column.key not in _OPTIONS]
             figures += figures_of(name, columns, rows[0], headlines, len(figures))
@@ -358,18 +358,14 @@ def _reported(
     return figures, told, tables
 
 
-def _table(name: str, report: Report[Any], columns: Sequence[Column], rows: Sequence[Row]) -> dict[str, Any]:
-    rest = f"; the first {_MOST_ROWS:,} of {len(rows):,} rows" if len(rows) > _MOST_ROWS else ""
-    summary = report.summary[:1].upper() + report.summary[1:]
-    return table_of(name, f"{summary}{rest}", columns, rows[:_MOST_ROWS])
-
-
 def comparison_document(a: Side, b: Side, left_out: Sequence[str] = ()) -> dict[str, Any]:
     """Returns the comparison that ``agent compare`` makes by default, or why the two cannot be compared."""
     document: dict[str, Any] = {
         "a": _side(a),
         "b": _side(b),
-        "command": _compare_command(a, b),
+        "command": " ".join(
+            ("agent compare", *(",".join(each.id for each in s.evaluations) for s in (a, b)))
+        ),
         "error": None,
     }
     try:
@@ -397,11 +393,6 @@ def _side(side: Side) -> dict[str, Any]:
             {"id": each.id, "text": f"{_moment(each.created_at)}  {each.id[:8]}"} for each in side.evaluations
         ],
     }
-
-
-def _compare_command(a: Side, b: Side) -> str:
-    one, other = (",".join(each.id for each in side.evaluations) for side in (a, b))
-    return f"agent compare {one} {other}"
 
 
 _MOST_BATCHES = 20_000

@@ -120,6 +120,10 @@ def _checksum(text: str) -> str:
 
 
 _PER_PART = 50
+_OMITTED = (
+    "This report has times, layers and pictures of its newest {details} evaluations only. "
+    "For this evaluation, run: agent report -o {id:.8}.html --id={id}"
+)
 _FILTERS = ("model_name", "framework_name", "batch_size", "hostname", "kind", "stability")
 
 
@@ -199,17 +203,10 @@ def _details(
         for place, each in enumerate(evaluations[start : start + _PER_PART], start=start):
             others = [other for other in groups.get(each.group_id or "", ()) if other is not each]
             others.sort(key=lambda other: other.trace_level)
-            omitted = "" if place < details else _omitted(each, details)
+            omitted = "" if place < details else _OMITTED.format(details=details, id=each.id)
             document = evaluation_document(each, others, reports, None if omitted else spans, omitted)
             part[each.id] = shared.shortened(document)
         yield f"details-{start // _PER_PART}", part
-
-
-def _omitted(evaluation: Evaluation, details: int) -> str:
-    return (
-        f"This report has times, layers and pictures of its newest {details} evaluations only. "
-        f"For this evaluation, run: agent report -o {evaluation.id[:8]}.html --id={evaluation.id}"
-    )
 
 
 def _comparisons(evaluations: Sequence[Evaluation]) -> Iterator[tuple[str, Any]]:

@@ -203,9 +203,11 @@ def _order(history: RunHistory) -> tuple[int, int]:
 def _run(run: Run, history: RunHistory, varying: Sequence[str]) -> dict[str, Any]:
     result = history.result
     timed = result is not None and result.end_ns > result.start_ns > 0
+    parameters = run.cell.parameters
+    told = (f"{name}={shown(parameters[name])}" for name in varying if name in parameters)
     return {
         "key": run.key,
-        "cell": " ".join(_told(run, varying)) or run.cell.name,
+        "cell": " ".join(told) or run.cell.name,
         "repetition": run.repetition,
         "command": run.cell.name,
         "state": history.state,
@@ -229,11 +231,6 @@ def _varying(runs: Iterable[Run]) -> tuple[str, ...]:
                 values.setdefault(name, set()).add(shown(value))
     counts = {name: sum(name in cell.parameters for cell in cells.values()) for name in values}
     return tuple(name for name in values if len(values[name]) > 1 or counts[name] < len(cells))
-
-
-def _told(run: Run, names: Iterable[str]) -> Iterator[str]:
-    parameters = run.cell.parameters
-    return (f"{name}={shown(parameters[name])}" for name in names if name in parameters)
 
 
 _READING_S = 0.25
@@ -346,11 +343,12 @@ class _Followed:
     def summary(self) -> dict[str, Any]:
         """Returns the plan's entry in the list of plans."""
         kept, driven = self._kept, self._folder.is_driven
+        is_complete = self._counts[Ended.COMPLETE.value] == len(self._runs)
         return {
             "name": self._folder.path.name,
             "description": kept.description if kept else "",
             "problem": "" if kept else _DAMAGED if self._stamp else _UNKEPT,
-            "state": self._state(driven) if kept else "",
+            "state": "" if not kept else "running" if driven else "complete" if is_complete else "stopped",
             "total": len(self._runs),
             "counts": {name: self._counts[name] for name in STATES if self._counts[name]},
             "changed": _moment(self._journal.changed_ns),
@@ -394,13 +392,6 @@ class _Followed:
                 found = {"refused": str(error), "notes": []}
             self._tables[query] = {"choices": choices_of(cases), **found}
         return self._tables[query]
-
-    def _state(self, driven: bool) -> str:
-        if driven:
-            return "running"
-        if self._counts[Ended.COMPLETE.value] == len(self._runs):
-            return "complete"
-        return "stopped"
 
 
 def _moment(at_ns: int) -> str | None:

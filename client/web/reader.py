@@ -184,14 +184,15 @@ class StoreReader:
         """
         if not query.is_by_time:
             return self._ordered_page(query)
-        wanted = replace(query.wanted, offset=query.offset, limit=query.limit)
-        rows = self._read(wanted)
+        rows = self._read(replace(query.wanted, offset=query.offset, limit=query.limit))
         return self._answer(query, rows, self.store.count(query.wanted))
 
     def _ordered_page(self, query: ListQuery) -> dict[str, Any]:
         rows: Sequence[dict[str, Any]]
         if query.id_prefix:
-            rows = self._beginning_with(query.id_prefix)
+            ids = self.store.ids(query.id_prefix)[:MOST_ROWS]  # of evaluations or groups
+            wanted = (EvaluationFilter(evaluation_id=each, include_interrupted=True) for each in ids)
+            rows = list({row["id"]: row for each in wanted for row in self._read(each)}.values())
         else:
             total = self.total()
             if total > MOST_SORTED:
@@ -210,28 +211,14 @@ class StoreReader:
         ordered = [*known, *(row for row in chosen if row["values"][at] is None)]
         return self._answer(query, ordered[query.offset : query.offset + query.limit], len(chosen))
 
-    def _beginning_with(self, prefix: str) -> Sequence[dict[str, Any]]:
-        """Returns the rows of evaluations whose id or group id begins with a prefix."""
-        found: dict[str, dict[str, Any]] = {}
-        for each in self.store.ids(prefix)[:MOST_ROWS]:
-            wanted = EvaluationFilter(evaluation_id=each, include_interrupted=True)
-            found.update((row["id"], row) for row in self._read(wanted))
-        return list(found.values())
-
     def _all_read(self, total: int) -> bool:
         """Reads rows that are not cached, the newest first; returns whether all are cached."""
         deadline_s = self._clock() + _READING_S
-        if len(self._rows) + len(self._unreadable) >= total:
-            self._read_to = 0
-            return True
-        while self._read_to < total:
+        while len(self._rows) + len(self._unreadable) < total and self._read_to < total:
             if self._clock() > deadline_s:
                 return False
-            wanted = EvaluationFilter(include_interrupted=True, offset=self._read_to, limit=_READ_AT_ONCE)
-            self._read(wanted)
+            self._read(EvaluationFilter(include_interrupted=True, offset=self._read_to, limit=_READ_AT_ONCE))
             self._read_to += _READ_AT_ONCE
-            if len(self._rows) + len(self._unreadable) >= total:
-                break
         self._read_to = 0
         return True
 

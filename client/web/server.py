@@ -16,7 +16,7 @@ import os
 import signal
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -95,7 +95,9 @@ class Guard:
 
         async def send_strictly(message: Message) -> None:
             if message["type"] == "http.response.start":
-                _add_headers(message)
+                sent = MutableHeaders(scope=message)
+                sent.update(_HEADERS)
+                sent.setdefault("Cache-Control", "no-store")
             await send(message)
 
         refusal = self._refusal(headers)
@@ -131,13 +133,6 @@ def _shown_secret(authorization: str) -> str:
 def _digest(value: str) -> bytes:
     """Returns a digest; comparing digests reveals neither where values differ first nor their length."""
     return sha256(value.encode("utf-8", "surrogateescape")).digest()
-
-
-def _add_headers(message: MutableMapping[str, Any]) -> None:
-    headers = MutableHeaders(scope=message)
-    for name, value in _HEADERS.items():
-        headers[name] = value
-    headers.setdefault("Cache-Control", "no-store")
 
 
 _LOOK_S = 1.0
@@ -422,11 +417,7 @@ async def run_page(
 ) -> None:
     """Serves the page until stopped; see ``serve_page``, which checks the options.
 
-    Args:
-        options: How the page is served.
-        open_store: Opens the store.
-        on_ready: Called with the URL once requests are answered.
-        use_stop: Receives the function that stops the server; call that function in this event loop.
+    ``use_stop`` receives the function that stops the server; call that function in this event loop.
     """
     names = None if options.insecure else (options.host, socket.gethostname(), socket.getfqdn())
     page = PageServer(open_store, options.data_directory, secret=options.secret, names=names)

@@ -272,4 +272,4 @@ def drawing_of(a: Side, b: Side) -> Drawing | None:
     if len(both) != 2 or len(a.evaluations) != 1:
         return None
     chart = compared_times(both[0], both[1], MOST_POINTS)
-    return chart and Drawing("Predict time of each full batch", (chart,), groups=("A", "B"))
+    return Drawing("Predict time of each full batch", (chart,), groups=("A", "B")) if chart else None

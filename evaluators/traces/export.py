@@ -322,7 +322,8 @@ def _above(chunks: Iterable[SpanChunk]) -> NDArray[np.int64]:
         waiting += len(pieces[-1])
         if waiting > len(found):
             found, pieces, waiting = np.unique(np.concatenate([found, *pieces])), [], 0
-    return np.unique(np.concatenate([found, *pieces]))
+    ids: NDArray[np.int64] = np.unique(np.concatenate([found, *pieces]))
+    return ids
 
 
 def _stacked(stacks: _Stacks, name: NDArray[np.int64], above: NDArray[np.int64]) -> NDArray[np.int64]:

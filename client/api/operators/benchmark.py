@@ -28,7 +28,6 @@ from inferometer.agent.operators.operator import (
     OperatorRunner,
     RunnerOptions,
     Shape,
-    TensorSpec,
     element_type,
     operators,
 )
@@ -228,7 +227,8 @@ class OperatorBenchmark:
     def _prepared(self, runner: OperatorRunner, backward: bool) -> OperatorCall:
         operator = self._operator
         if backward and not operator.has_gradient:
-            operator = replace(operator, tensors=_all_differentiable(operator))
+            specs = tuple(replace(spec, differentiable=True) for spec in operator.tensors(self._case))
+            operator = replace(operator, tensors=lambda _: specs)
         drawn = draw_inputs(operator, self._case, element_type(self._dtype), seed=0)
         arrays = {**drawn, **self._given_values(drawn)}
         return runner.prepare(operator, self._case, arrays, gradient=backward, form=self._form)
@@ -302,10 +302,6 @@ def _timed(run: Callable[[], object]) -> int:
     start_ns = time.perf_counter_ns()
     run()
     return time.perf_counter_ns() - start_ns
-
-
-def _all_differentiable(operator: Operator) -> Callable[[Case], tuple[TensorSpec, ...]]:
-    return lambda case: tuple(replace(spec, differentiable=True) for spec in operator.tensors(case))
 
 
 def _device(ctx: object) -> Device:

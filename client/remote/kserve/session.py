@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -324,12 +324,16 @@ class KServeTarget(CallTarget):
     def _preprocess_and_send(self, query: int, run: CallFlight) -> None:
         if not run.wants(query):
             return
-        payload, slot = self._payloads[query % len(self._payloads)], self._take_slot()
+        payload, slot = self._payloads[query % len(self._payloads)], None
+        with suppress(IndexError):
+            slot = self._slots.popleft()
         request = b""
         begin = self._begin_of(query)
         try:
             if slot is None:
-                request = self._predictor.form.encode(self._prepared(payload))
+                batch = self._preprocessor.new_batch(1)
+                found = self._preprocessor.prepare(payload, batch, 0)
+                request = self._predictor.form.encode(self._preprocessor.assembled(batch, None, [found]))
             else:
                 self._preprocessor.prepare(payload, self._slot_tensors[slot], 0)
                 request, begin = self._requests[slot], partial(self._begin_placed, slot, begin)
@@ -339,17 +343,6 @@ class KServeTarget(CallTarget):
             run.send(query, request, begin)
         elif slot is not None:
             self._slots.append(slot)
-
-    def _prepared(self, payload: Payload) -> Tensors:
-        """Returns an input as a batch of one."""
-        batch = self._preprocessor.new_batch(1)
-        return self._preprocessor.assembled(batch, None, [self._preprocessor.prepare(payload, batch, 0)])
-
-    def _take_slot(self) -> int | None:
-        try:
-            return self._slots.popleft()
-        except IndexError:
-            return None
 
     def _begin_placed(self, slot: int, begin: BeginCall, request: bytes) -> grpc.Future[bytes]:
         """Begins a call that holds a slot until it ends."""

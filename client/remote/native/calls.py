@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 import grpc
 import numpy as np
-from numpy.typing import NDArray
 
 from inferometer.agent.protocol.conversion import TracePart, read_trace_part
 from inferometer.agent.protocol.status import (
@@ -27,7 +26,7 @@ from inferometer.agent.protocol.status import (
     one_line,
 )
 from inferometer.agent.tracing.calls import client_call, ended
-from inferometer.agent.tracing.recorder import NO_BATCH, Attributes, SpanChunk, SpanKind, TraceScope
+from inferometer.agent.tracing.recorder import NO_BATCH, SpanKind, TraceScope
 from inferometer.client.remote.address import AgentAddress
 from inferometer.client.remote.connection import Hints, explain
 from inferometer.manifests.errors import AgentError, DeadlineError, InferometerError
@@ -278,7 +277,7 @@ class RemoteTrace:
             raise AgentError(f"agent {self._agent}: its spans are malformed: {error}") from error
 
     def end(self, batches: Sequence[int] = (), *, complete: bool = True) -> None:
-        """Adds the spans to the recorder.
+        """Adds the spans to the recorder, converted to this side's clock and batch numbers.
 
         Args:
             batches: The numbers on this side of the batches that the agent has answered.
@@ -293,17 +292,12 @@ class RemoteTrace:
         resource = next((part.resource for part in self.parts if part.resource), ())
         for part in self.parts:
             for chunk in part.chunks:
-                recorder.add_chunk(_here(chunk, self._shift_ns, numbers, resource))
+                known = (chunk.batch >= 0) & (chunk.batch < len(numbers))
+                places = np.where(known, chunk.batch, len(numbers))
+                batch = np.append(numbers, NO_BATCH)[places]
+                start_ns = chunk.start_ns - self._shift_ns
+                recorder.add_chunk(replace(chunk, start_ns=start_ns, batch=batch, resource=resource))
             for note in part.notes:
                 recorder.note(note)
             recorder.add_dropped(part.dropped)
         self.parts.clear()
-
-
-def _here(chunk: SpanChunk, shift_ns: int, numbers: NDArray[np.int64], resource: Attributes) -> SpanChunk:
-    """Returns a chunk converted to this side's clock and batch numbers, with the agent's resource."""
-    known = (chunk.batch >= 0) & (chunk.batch < len(numbers))
-    batch = np.where(
-        known, np.append(numbers, NO_BATCH)[np.where(known, chunk.batch, len(numbers))], NO_BATCH
-    )
-    return replace(chunk, start_ns=chunk.start_ns - shift_ns, batch=batch, resource=resource)

@@ -342,17 +342,14 @@ class Flight:
         begun = bool(self._answered or self._waiting)
         trace, self._trace = self._trace, None
         if trace is not None:
-            trace.call_ended(self._status())
+            code = grpc.StatusCode.OK
+            if not self._finished:  # a stream that has not ended is about to be cancelled
+                code = grpc.StatusCode.CANCELLED if self._call.is_active() else self._call.code()
+            trace.call_ended(code)
         self.cancel()
         if trace is not None and begun:
             self._connection.measure_clock(trace, anew=self._finished)
             trace.end(self._answered, complete=self._finished)
-
-    def _status(self) -> grpc.StatusCode:
-        """Returns how the stream ended; a stream that has not ended is about to be cancelled."""
-        if self._finished:
-            return grpc.StatusCode.OK
-        return grpc.StatusCode.CANCELLED if self._call.is_active() else self._call.code()
 
     def _requests(self) -> Generator[bytes, None, None]:
         while (batches := self._outbox.get()) is not None:

@@ -10,6 +10,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
@@ -256,7 +257,10 @@ class KServeHttpConnection(KServeServer):
                 response = self._send("GET", f"{model_path(name, version)}/ready", timeout_s)
                 if response.status in {401, 403, 503}:
                     raise of_response(response)
-                return pb.ModelReadyResponse(ready=response.status == _OK and _says_ready(response))
+                ready = response.status == _OK
+                with suppress(InputError):  # the body is optional
+                    ready = ready and json_object(response.body).get("ready", True) is not False
+                return pb.ModelReadyResponse(ready=ready)
             case pb.ModelConfigRequest(name=name, version=version):
                 return _read_config(self._send("GET", f"{model_path(name, version)}/config", timeout_s))
             case pb.SystemSharedMemoryRegisterRequest(name=name, key=key, byte_size=byte_size):
@@ -355,14 +359,6 @@ def _successful(answer: bytes) -> bytes:
     if not answer.startswith((b"HTTP/1.1 200", b"HTTP/1.0 200")):
         raise of_response(Response.parse(answer))
     return answer
-
-
-def _says_ready(response: Response) -> bool:
-    """Returns False if the optional body says that the model is not ready, and otherwise True."""
-    try:
-        return json_object(response.body).get("ready", True) is not False
-    except InputError:
-        return True
 
 
 def _region(name: str) -> str:

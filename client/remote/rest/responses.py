@@ -210,12 +210,9 @@ def late() -> HttpFailure:
 def of_connecting(error: OSError | UnicodeError) -> HttpFailure:
     """Returns the failure of a connection that could not be made."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        is_name = "mismatch" in error.verify_message
-        details = (
-            "Hostname Verification Check failed"
-            if is_name
-            else f"CERTIFICATE_VERIFY_FAILED: {error.verify_message}"
-        )
+        details = f"CERTIFICATE_VERIFY_FAILED: {error.verify_message}"
+        if "mismatch" in error.verify_message:
+            details = "Hostname Verification Check failed"
     elif isinstance(error, ssl.SSLError):
         details = _of_tls(error)
     elif isinstance(error, ConnectionRefusedError):

@@ -131,7 +131,9 @@ class Exchanges:
                 found, since_s = self._idle.pop()
             except IndexError:  # another thread has it
                 return None
-            if time.monotonic() - since_s < MAX_IDLE_S and not _has_ended(found):
+            waiting = select.poll()  # finds one that the server has closed, or that has unrequested data
+            waiting.register(found, select.POLLIN)
+            if time.monotonic() - since_s < MAX_IDLE_S and not waiting.poll(0):
                 return found
             found.close()
         return None
@@ -150,13 +152,6 @@ def _exchanged(connection: socket.socket, request: bytes, end_s: float | None) -
             raise ConnectionResetError("the server has closed the connection")
         if incoming.feed(data):
             return incoming
-
-
-def _has_ended(connection: socket.socket) -> bool:
-    """Returns whether the server has closed an idle connection, or sent unrequested data."""
-    waiting = select.poll()
-    waiting.register(connection, select.POLLIN)
-    return bool(waiting.poll(0))
 
 
 def _limit(connection: socket.socket, end_s: float | None) -> None:
@@ -254,7 +249,13 @@ class _Connection(asyncio.Protocol):
             self._fail(of_exchange(error, is_first=False))
             self._abort()
             return
-        self._answered(call, incoming)
+        transport, self.call = self._transport, None
+        if incoming.keeps_open and transport is not None and not transport.get_write_buffer_size():
+            self.idle_since_s = time.monotonic()
+            self._flights.idle.append(self)
+        else:
+            self._abort()
+        call.answer(incoming.content)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Handles the closed connection: completes the response, or fails the call."""
@@ -276,15 +277,6 @@ class _Connection(asyncio.Protocol):
         elif call.end_s is not None and now_s > call.end_s:
             self._fail(late())
             self._abort()
-
-    def _answered(self, call: HttpCall, incoming: Incoming) -> None:
-        transport, self.call = self._transport, None
-        if incoming.keeps_open and transport is not None and not transport.get_write_buffer_size():
-            self.idle_since_s = time.monotonic()
-            self._flights.idle.append(self)
-        else:
-            self._abort()
-        call.answer(incoming.content)
 
     def _fail(self, failure: HttpFailure) -> None:
         call, self.call = self.call, None
