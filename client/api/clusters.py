@@ -159,9 +159,6 @@ def setup_of(profile: ClusterProfile) -> list[str]:
     """Returns the shell lines that a profile requires before a command; empty if it requires none.
 
     Operators use one thread per core of the task only if the profile sets ``cpus_per_task``.
-
-    Raises:
-        ConfigurationError: A value contains a line break.
     """
     lines = [*_modules(profile), *([_THREADS] if profile.cpus_per_task else []), *_variables(profile)]
     if profile.virtualenv is not None:

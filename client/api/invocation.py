@@ -204,9 +204,6 @@ class Invocation:
         """The secret of served agents, from the flag, the environment or a file.
 
         A file on the command line takes precedence over a secret in the environment.
-
-        Raises:
-            ConfigurationError: The file cannot be read, or is not one line of text.
         """
         secret: str | None = self.flags.get("secret")
         file: str | None = self.flags.get("secret_file")
@@ -219,11 +216,7 @@ class Invocation:
 
     @cached_property
     def agent_tls(self) -> ClientTls | None:
-        """The client's TLS settings for served agents; None if neither flags nor configuration set any.
-
-        Raises:
-            ConfigurationError: A certificate is given without its key, or a key without its certificate.
-        """
+        """The client's TLS settings for served agents; None if neither flags nor configuration set any."""
         given = (self.flags.get(name) for name in ("tls_ca", "tls_cert", "tls_key"))
         authorities, certificate, key = (None if path is None else Path(path) for path in given)
         server_name = self.flags.get("tls_server_name")
@@ -265,11 +258,7 @@ class Invocation:
         return address is not None or local_file(name, self.data_directory).exists()
 
     def open_store(self) -> EvaluationStore:
-        """Opens the database that the options or the configuration name.
-
-        Raises:
-            StoreError: The database cannot be reached.
-        """
+        """Opens the database that the options or the configuration name."""
         from inferometer.evaluators.store.opening import open_store
 
         return open_store(*self.database, self.data_directory)

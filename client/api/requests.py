@@ -151,11 +151,7 @@ def system_request(
     dataset: DatasetChoice = DatasetChoice(),  # noqa: B008 - frozen
     **given: Any,
 ) -> SystemRequest:
-    """Returns the request for a model and the place where it runs, from the library's arguments.
-
-    Raises:
-        InferometerError: A value is invalid, or no agent fits.
-    """
+    """Returns the request for a model and the place where it runs, from the library's arguments."""
     return SystemArguments(given).request(invocation, model, dataset)
 
 
@@ -165,9 +161,6 @@ class SystemArguments:
     Args:
         given: The arguments; those that specify the model and its place are removed.
         kind: The class that declares them.
-
-    Raises:
-        ConfigurationError: A value is invalid.
     """
 
     def __init__(self, given: MutableMapping[str, Any], kind: type[SystemOptions] = SystemOptions) -> None:
@@ -259,11 +252,7 @@ def _model_of_path(
 
 
 def _read_ids(given: str | None) -> tuple[str, ...] | None:
-    """Reads ids from a file with one id per line, or from a list separated by commas.
-
-    Raises:
-        ConfigurationError: The file cannot be read, or there are no ids.
-    """
+    """Reads ids from a file with one id per line, or from a list separated by commas."""
     if given is None:
         return None
     path = Path(given)
@@ -286,9 +275,6 @@ def inputs_of(given: MutableMapping[str, Any], *, arguments: bool = False) -> Da
     """Removes the options that select inputs from ``given`` and returns them; ids are given as text.
 
     With ``arguments``, ``given`` contains the library's arguments instead of command-line options.
-
-    Raises:
-        ConfigurationError: A value is invalid.
     """
     if not arguments:
         given["sample_ids"] = _read_ids(given.get("sample_ids"))
@@ -306,9 +292,6 @@ class EvaluationChoice:
         inputs: The options of the inputs.
         urls: The fields of a ``DatasetChoice`` for URLs; empty if no URLs are given.
         batches: The given fields of ``BatchOptions``.
-
-    Raises:
-        ConfigurationError: A value is invalid.
     """
 
     def __init__(self, given: MutableMapping[str, Any], *, arguments: bool = False) -> None:
@@ -332,9 +315,6 @@ class EvaluationChoice:
 
         The batch size defaults to that of ``default_batch_size``. If the evaluation is leveled, the trace
         level defaults to the deepest one.
-
-        Raises:
-            ConfigurationError: A value is invalid.
         """
         if batch_size is None:
             batch_size = default_batch_size(system, dataset, invocation.catalog)

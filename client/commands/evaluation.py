@@ -78,11 +78,7 @@ filter_options = options(
 
 
 class ChosenEvaluations:
-    """The evaluations that ``filter_options`` select; the arguments are named after the options.
-
-    Raises:
-        ConfigurationError: The limit is invalid.
-    """
+    """The evaluations that ``filter_options`` select; the arguments are named after the options."""
 
     def __init__(
         self,
@@ -122,10 +118,6 @@ class ChosenEvaluations:
         """Returns the evaluations for a report, newest first, and reports unreadable ones on stderr.
 
         ``on_unreadable`` is called with the error of each unreadable evaluation after the error is printed.
-
-        Raises:
-            UnknownEvaluationError: Several ids begin with the given id.
-            StoreError: The database cannot be read.
         """
         from inferometer.client.api.stored import whole_id
 

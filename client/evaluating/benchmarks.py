@@ -117,10 +117,6 @@ class BenchSystem:
 def read_system(values: Values, invocation: Invocation) -> BenchSystem:
     """Reads the options that select the model and its device.
 
-    Args:
-        values: The values of the options.
-        invocation: Provides the manifests.
-
     Raises:
         ConfigurationError: An option is not supported here, or two contradict each other.
         UnknownModelError: The catalogue has no such model.

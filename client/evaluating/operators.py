@@ -151,9 +151,6 @@ def run_operators(
 
     Returns:
         The exit code.
-
-    Raises:
-        InferometerError: A framework is unknown or not installed, or an evaluation cannot be published.
     """
     evaluations, worst, console = list[Evaluation[OperatorMeasurement]](), SUCCESS, Console(None, aside=True)
     runner, report = Runner(invocation, console, publish=publish), on_a_page(OperatorsReport(), **printing)
@@ -194,12 +191,7 @@ _UNCOVERED = (Column("framework_name", "framework"), Column("operator", "operato
 def print_operators(
     invocation: Invocation, categories: Sequence[str], frameworks: str | None, printing: Mapping[str, Any]
 ) -> None:
-    """Prints a row for each operator, with a column for each framework.
-
-    Raises:
-        ConfigurationError: A category is unknown, or a framework runs no operators.
-        UnknownFrameworkError: The framework is unknown.
-    """
+    """Prints a row for each operator, with a column for each framework."""
     groups = tuple(listed(categories))
     shown = chosen_operators(() if groups else operators(), groups)
     found = _coverages(invocation, frameworks, shown)
@@ -229,12 +221,7 @@ def _forms(coverage: Coverage, name: str) -> str:
 def print_uncovered(
     invocation: Invocation, categories: Sequence[str], frameworks: str | None, printing: Mapping[str, Any]
 ) -> None:
-    """Prints a row for each operator of a framework's own registry that the table does not use.
-
-    Raises:
-        ConfigurationError: A category is given, or a framework runs no operators.
-        UnknownFrameworkError: The framework is unknown.
-    """
+    """Prints a row for each operator of a framework's own registry that the table does not use."""
     if categories:
         raise ConfigurationError("--uncovered lists operators without a category; leave out --category")
     found = _coverages(invocation, frameworks, ())

@@ -192,9 +192,6 @@ def run_job(
 
     Returns:
         The exit code: the highest if several evaluations have different ones.
-
-    Raises:
-        InferometerError: The job cannot be run, or an evaluation cannot be published.
     """
     worst, group, console = SUCCESS, list[Evaluation[Any]](), Console(show)
     runner = Runner(invocation, console, publish=publish, predictions=predictions)
@@ -254,9 +251,6 @@ def run_sweep(
 
     Returns:
         The exit code: the highest if several evaluations have different ones.
-
-    Raises:
-        InferometerError: The evaluations cannot be run or cannot be published.
     """
     cells, worst, console = list[SweepCell](), SUCCESS, Console(None, aside=True)
     runner = Runner(invocation, console, publish=publish, predictions=predictions)
@@ -299,9 +293,6 @@ def run_comparison(
 
     Returns:
         The exit code.
-
-    Raises:
-        InferometerError: The evaluations do not exist or cannot be compared, or the output cannot be written.
     """
     check_one_threshold(noise is not None, threshold)
     wanted = None if figures is None else parse_figures(figures)

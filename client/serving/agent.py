@@ -298,9 +298,6 @@ def make_heartbeat(
 
     ``bound`` is the address that the agent listens on, as ``host:port``, with TLS if ``secure``; its
     published address then says so. The other arguments are options.
-
-    Raises:
-        ConfigurationError: An address is invalid.
     """
     database, name = invocation.database
     if not is_published(advertise, database):

@@ -147,9 +147,6 @@ def report_text(
         details: How many of the newest get layers and pictures with the times of all batches.
         compared: How many of the newest are compared with each other.
         left_out: The reasons why evaluations could not be read, one line each.
-
-    Raises:
-        StoreError: Spans cannot be read.
     """
     shared = _Shared()
     rows = list(overview_rows(evaluations))

@@ -125,7 +125,8 @@ def _choice(name: str, text: str | None, known: Mapping[str, _T]) -> _T | None:
 class StoreReader:
     """Reads from one store. All methods must be called in the thread that makes the first call.
 
-    Rows of the table are cached, because evaluations never change.
+    Rows of the table are cached, because evaluations never change. Each method raises StoreError if the store
+    cannot be read.
     """
 
     def __init__(self, open_store: OpenStore, clock: Callable[[], float] = time.monotonic) -> None:
@@ -154,11 +155,7 @@ class StoreReader:
             self._store = None
 
     def total(self) -> int:
-        """Returns how many evaluations there are.
-
-        Raises:
-            StoreError: The store cannot be read.
-        """
+        """Returns how many evaluations there are."""
         return self.store.count(EvaluationFilter(include_interrupted=True))
 
     def about(self) -> dict[str, Any]:

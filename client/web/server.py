@@ -268,11 +268,7 @@ class PageServer:
         self.app = Guard(starlette, secret, names)
 
     async def prepare(self) -> None:
-        """Opens the store, so that its problems are reported before the server starts.
-
-        Raises:
-            StoreError: The store cannot be opened.
-        """
+        """Opens the store, so that its problems are reported before the server starts."""
         await self._read(lambda: self._reader.store)
 
     async def close(self) -> None:

@@ -270,9 +270,6 @@ def compare_sides(
         b: The judged side.
         figures: The figures, in order.
         thresholds: The fraction by which each figure may differ, by the figure's name.
-
-    Raises:
-        ConfigurationError: A run has no times.
     """
     of_times = [figure for figure in figures if figure not in (MAX_QPS, TOP1)]
     found: dict[str, Ratio] = {}

@@ -60,11 +60,7 @@ class ComparisonRequest:
 
 
 def check_one_threshold(noise: bool, threshold: float | None) -> None:
-    """Checks that at most one of ``noise`` and ``threshold`` is given.
-
-    Raises:
-        ConfigurationError: Both are given.
-    """
+    """Raises ConfigurationError if both ``noise`` and ``threshold`` are given."""
     if noise and threshold is not None:
         raise ConfigurationError("--noise measures the threshold that --threshold gives; leave out one")
 

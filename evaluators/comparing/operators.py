@@ -233,10 +233,6 @@ def _compare_sides(a: Side, b: Side, threshold: float) -> Comparison:
     """Compares the rows of B with those of A in the same framework.
 
     If each side has only one framework, and these differ, they are compared with each other.
-
-    Raises:
-        ConfigurationError: The sides have no framework and no row in common, or a side is not a benchmark
-            of operators.
     """
     a.check_comparable(b)
     frameworks = _frameworks(a), _frameworks(b)

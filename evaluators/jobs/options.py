@@ -64,11 +64,7 @@ COMPARISON = {"threshold": Range(0, 10), "accuracy_threshold": Range(0, 10)}
 
 
 def check(request: object, ranges: Mapping[str, Range]) -> None:
-    """Checks that the numbers of a request are within their ranges.
-
-    Raises:
-        ConfigurationError: A number is outside its range.
-    """
+    """Checks that the numbers of a request are within their ranges."""
     for name, allowed in ranges.items():
         check_number(name, getattr(request, name, None), allowed)
 
@@ -262,9 +258,6 @@ def values_of(
         request: The class of the request.
         given: The values by field name; None for an option that is not given.
         arguments: Whether the names are the library's argument names instead.
-
-    Raises:
-        ConfigurationError: A value is not one of the choices.
     """
     found = {}
     for option in options_of(request):

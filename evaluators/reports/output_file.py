@@ -24,6 +24,9 @@ class OutputFile:
         path: The file; a link is followed.
         appendable: Whether errors about an existing file suggest appending to it.
         replaceable: Whether they suggest overwriting it.
+
+    Its methods raise OutputError if the path is not that of a regular file, its folder does not exist, or the
+    file cannot be read or written, is not text, or exists but must not be changed.
     """
 
     def __init__(self, path: Path, *, appendable: bool = True, replaceable: bool = True) -> None:
@@ -35,11 +38,7 @@ class OutputFile:
         return str(self._path)
 
     def exists(self) -> bool:
-        """Returns whether the file exists.
-
-        Raises:
-            OutputError: The path is not that of a regular file, or is read-only.
-        """
+        """Returns whether the file exists."""
         with self._refusing():
             if not self._path.exists():
                 return False
@@ -52,11 +51,7 @@ class OutputFile:
             return True
 
     def read(self) -> str:
-        """Returns the text of the file.
-
-        Raises:
-            OutputError: The file cannot be read, or is not text.
-        """
+        """Returns the text of the file."""
         try:
             return self._path.read_bytes().decode("utf-8-sig")
         except OSError as error:
@@ -65,20 +60,12 @@ class OutputFile:
             raise OutputError(f"{self}: is not text in UTF-8; name another file") from error
 
     def create(self, content: Content) -> None:
-        """Writes a new file.
-
-        Raises:
-            OutputError: The file exists, or cannot be written.
-        """
+        """Writes a new file."""
         with self._refusing():
             self._write(self._path, content, new=True)
 
     def replace(self, content: Content) -> None:
-        """Writes the file, and replaces an existing one.
-
-        Raises:
-            OutputError: The file cannot be written.
-        """
+        """Writes the file, and replaces an existing one."""
         with self._refusing():
             # Path.resolve fails on links in a circle
             self._write(Path(os.path.realpath(self._path)), content, new=False)
@@ -97,11 +84,7 @@ class OutputFile:
         return OutputError(f"{self} exists; {remedy}, or name another file")
 
     def refuse_existing(self) -> None:
-        """Checks, before the content exists, that ``create`` can succeed.
-
-        Raises:
-            OutputError: The file exists, or its folder does not.
-        """
+        """Checks, before the content exists, that ``create`` can succeed."""
         with self._refusing():
             if self.exists():
                 raise self.in_the_way()

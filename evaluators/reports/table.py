@@ -146,9 +146,6 @@ def plain_table(columns: Sequence[Column], rows: Iterable[Row], *, header: bool)
     """Yields the pieces of the table as plain text, as wide as its values; nothing is truncated.
 
     All rows are read before the first piece; many rows are kept in a temporary file.
-
-    Raises:
-        OutputError: The temporary file cannot be written.
     """
     with closing(Cells(columns, rows)) as cells:
         yield from joined(f"{line}\n" for line in _lines(columns, cells, header))

@@ -159,6 +159,8 @@ class EvaluationFilter:
 class EvaluationStore(Collections):
     """The evaluations in one open database. It is not thread-safe.
 
+    Each method raises StoreError if the database cannot be reached.
+
     The parts of an evaluation are written before its own document, which lists them: no reader finds a
     partial evaluation, even without transactions. Documents are never changed. The remains of an interrupted
     attempt only take up space.
@@ -214,11 +216,7 @@ class EvaluationStore(Collections):
             return self._with_parts(heads, on_unreadable)
 
     def count(self, wanted: EvaluationFilter) -> int:
-        """Returns how many evaluations match, ignoring the filter's limit and offset, without reading them.
-
-        Raises:
-            StoreError: The database cannot be reached.
-        """
+        """Returns how many evaluations match, ignoring limit and offset, without reading them."""
         with self._wrapped("evaluations cannot be counted"):
             return int(self._connection.database["evaluation"].count_documents(_query(wanted)))
 
@@ -227,9 +225,6 @@ class EvaluationStore(Collections):
 
         The fields are ``model_name``, ``framework_name``, ``batch_size``, ``hostname``, ``kind`` and
         ``stability``.
-
-        Raises:
-            StoreError: The database cannot be reached.
         """
         with self._wrapped("evaluations cannot be read"):
             collection = self._connection.database["evaluation"]
@@ -238,11 +233,7 @@ class EvaluationStore(Collections):
         return {n: sorted(v for v in known if isinstance(v, kinds.get(n, str))) for n, known in found.items()}
 
     def ids(self, prefix: str) -> Sequence[str]:
-        """Returns the sorted ids of evaluations and groups that begin with ``prefix``.
-
-        Raises:
-            StoreError: The database cannot be reached.
-        """
+        """Returns the sorted ids of evaluations and groups that begin with ``prefix``."""
         begun = {"$gte": prefix, "$lt": f"{prefix}\U0010ffff"}
         with self._wrapped("ids of evaluations cannot be read"):
             query = {"$or": [{key: begun} for key in ("_id", "group_id")]}

@@ -106,16 +106,14 @@ def _time(value: object) -> datetime:
 class AgentDirectory(Collections):
     """Publishes agents and finds those that are alive. It is not thread-safe.
 
+    Each method raises StoreError if the database cannot be reached.
+
     Documents are never changed: a heartbeat inserts a new one and then deletes the previous ones, so the
     agent is always listed. Readers skip expired documents; publishers delete them if the database does not.
     """
 
     def publish(self, record: AgentRecord) -> None:
-        """Publishes an agent, replacing its previous record.
-
-        Raises:
-            StoreError: The database cannot be reached.
-        """
+        """Publishes an agent, replacing its previous record."""
         document = _document(record, str(uuid.uuid4()))
         # An earlier agent of this machine at this address was killed: only one can listen there.
         here = {"address": record.address, "hostname": document["hostname"]}
@@ -128,11 +126,7 @@ class AgentDirectory(Collections):
                 self._agents.delete_many({"expires_unix_ms": {"$lte": unix_ms(record.published_at)}})
 
     def remove(self, agent_id: str) -> None:
-        """Removes an agent; does nothing if it is unknown.
-
-        Raises:
-            StoreError: The database cannot be reached.
-        """
+        """Removes an agent; does nothing if it is unknown."""
         with self._wrapped("the stopped agent was not removed"), self._connection.transaction():
             self._agents.delete_many({"agent_id": agent_id})
 
@@ -143,9 +137,6 @@ class AgentDirectory(Collections):
 
         Args:
             now: The time in UTC; the clocks of the machines are assumed to agree.
-
-        Raises:
-            StoreError: The database cannot be reached.
         """
         newest: dict[str, AgentRecord] = {}
         with self._wrapped("agents cannot be read"):
@@ -189,12 +180,7 @@ def open_store(address: str | None, name: str, data_dir: Path) -> EvaluationStor
 
 
 def open_agent_directory(address: str | None, name: str, data_dir: Path) -> AgentDirectory:
-    """Opens the directory of agents in a database; see ``open_store``.
-
-    Raises:
-        ConfigurationError: The address or the name is invalid.
-        StoreError: The database cannot be reached or opened.
-    """
+    """Opens the directory of agents in a database; see ``open_store``."""
     return AgentDirectory(_connect(address, name, data_dir))
 
 

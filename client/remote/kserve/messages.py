@@ -152,11 +152,7 @@ class RequestForm(InferForm):
 
 
 def decode_reply(content: bytes) -> InferReply:
-    """Reads a ``ModelInferResponse`` with raw or typed contents.
-
-    Raises:
-        PredictionError: The response is malformed, or its tensors contradict their description.
-    """
+    """Reads a ``ModelInferResponse`` with raw or typed contents."""
     try:
         rest, spans = cut_out(content, RAW_OUTPUTS)
         message = pb.ModelInferResponse.FromString(rest)

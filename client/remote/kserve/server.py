@@ -102,7 +102,10 @@ class ServerIdentity:
 
 
 class KServeServer(ABC):
-    """A connection to a server over gRPC or HTTP. Thread-safe."""
+    """A connection to a server over gRPC or HTTP. Thread-safe.
+
+    What asks the server raises AgentError if it cannot be reached, or refuses the call.
+    """
 
     address: KServeAddress
     _model_timeout_s: float
@@ -144,11 +147,7 @@ class KServeServer(ABC):
         return metadata
 
     def identity(self) -> ServerIdentity:
-        """Returns the server's metadata about itself.
-
-        Raises:
-            AgentError: The server cannot be reached.
-        """
+        """Returns the server's metadata about itself."""
         with translate_errors(self.address):
             answer = self._ask(pb.ServerMetadataRequest())
         self.extensions = tuple(answer.extensions)
@@ -157,31 +156,19 @@ class KServeServer(ABC):
         )
 
     def model_config(self, name: str, version: str) -> model_config_pb2.ModelConfig | None:
-        """Returns a model's configuration, which is optional; None if the server has none.
-
-        Raises:
-            AgentError: The connection to the server was lost.
-        """
+        """Returns a model's configuration, which is optional; None if the server has none."""
         with translate_errors(self.address):
             request = pb.ModelConfigRequest(name=name, version=version)
             answer = self._ask(request, self._model_timeout_s)
         return answer.config if answer.HasField("config") else None
 
     def register_memory(self, name: str, key: str, byte_size: int) -> None:
-        """Registers the first bytes of a segment of shared memory.
-
-        Raises:
-            AgentError: The server rejects the registration.
-        """
+        """Registers the first bytes of a segment of shared memory."""
         with translate_errors(self.address):
             self._ask(pb.SystemSharedMemoryRegisterRequest(name=name, key=key, byte_size=byte_size))
 
     def unregister_memory(self, name: str) -> None:
-        """Asks the server to release a region of shared memory.
-
-        Raises:
-            AgentError: The server cannot be reached.
-        """
+        """Asks the server to release a region of shared memory."""
         with translate_errors(self.address):
             self._ask(pb.SystemSharedMemoryUnregisterRequest(name=name))
 
@@ -259,11 +246,7 @@ _OPTIONS = (("grpc.keepalive_time_ms", 300_000),)
 
 
 class KServeConnection(ServerConnection, KServeServer):
-    """A connection to a server over gRPC. Thread-safe. It does not connect before the first call.
-
-    Raises:
-        ConfigurationError: The secret cannot be sent, or a TLS file cannot be used.
-    """
+    """A connection to a server over gRPC. Thread-safe. It does not connect before the first call."""
 
     def __init__(self, address: KServeAddress, remote: RemoteOptions) -> None:
         agent = with_tls(address.agent, remote.tls)

@@ -195,11 +195,7 @@ class RemoteAgent(Closeable):
         return RemoteTarget(self, inputs)
 
     def begin_flight(self, trace: TraceScope | None = None) -> Flight:
-        """Begins a stream of batches, for a caller that assigns batches itself and closes the flight.
-
-        Raises:
-            SessionError: The model is closed.
-        """
+        """Begins a stream of batches, for a caller that assigns batches itself and closes the flight."""
         self._check_open()
         at = self.connection.address
         asked = RemoteTrace(trace, str(at), call_to(at, "PredictStream")) if trace else None

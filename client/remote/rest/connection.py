@@ -208,11 +208,7 @@ _Message = TypeVar("_Message", bound=Message)
 
 
 class KServeHttpConnection(KServeServer):
-    """A connection to a server over HTTP. Thread-safe. It does not connect before the first request.
-
-    Raises:
-        ConfigurationError: The secret cannot be sent, or a TLS file cannot be used.
-    """
+    """A connection to a server over HTTP. Thread-safe. It does not connect before the first request."""
 
     def __init__(self, address: KServeAddress, remote: RemoteOptions) -> None:
         agent = with_tls(address.agent, remote.tls)
@@ -295,11 +291,7 @@ class KServeHttpConnection(KServeServer):
             raise AgentError(f"{self._name}: the call was cancelled") from error
 
     def hold(self) -> Callable[[], object]:
-        """Starts the thread for the calls of ``begin_infer``; returns a function that ends it.
-
-        Raises:
-            SessionError: The connection is closed.
-        """
+        """Starts the thread for the calls of ``begin_infer``; returns a function that ends it."""
         self._begin_flights()
         return self._end_flights
 
