@@ -152,12 +152,6 @@ def _rate_in(case: Case, figure: str) -> Figure | None:
     return None if measured is None else rate_of(measured, quantity_of(figure))
 
 
-def _equal_dimensions(cases: Sequence[Case], over: str) -> tuple[str, ...]:
-    """Returns the dimensions whose values are equal within a group."""
-    names = dict.fromkeys(name for case in cases for name in (*case.cell.options, *CASE))
-    return tuple(name for name in names if name not in _DEVICE and name != over and not name.startswith(CELL))
-
-
 def _paired(
     on_cpu: Sequence[Case], on_gpu: Sequence[Case], names: Sequence[str], over: str, figure: str
 ) -> Iterator[DeviceGroup]:
@@ -241,7 +235,8 @@ def gpu_advice(
     _check_sides(on_cpu, one, len(on_gpu), failed)
     over = over if over is not None else _cores_dimension(on_cpu)
     check_dimensions(on_cpu, (over,))
-    names = _equal_dimensions(measured, over)
+    every = dict.fromkeys(name for case in measured for name in (*case.cell.options, *CASE))
+    names = [n for n in every if n not in _DEVICE and n != over and not n.startswith(CELL)]
     groups = list(_paired(on_cpu, one, names, over, figure))
     if not groups:
         raise ConfigurationError(_unpaired(on_cpu, one, names))

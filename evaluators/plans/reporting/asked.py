@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -405,7 +405,13 @@ class Asked:
         Raises:
             ConfigurationError: Two options exclude each other.
         """
-        kinds = [name for name, is_asked in self._kinds().items() if is_asked]
+        reports = {  # those other than the table
+            "--failed": self.failed,
+            "--minimize" if self.minimize else "--maximize": bool(self.objectives),
+            "--scaling": self.scaling is not None,
+            "--gpu_advice": self.gpu_advice,
+        }
+        kinds = [name for name, is_asked in reports.items() if is_asked]
         if len(kinds) > 1:
             raise ConfigurationError(f"{kinds[0]} and {kinds[1]} are two reports; ask for one at a time")
         given = [f"--{name}" for name in ("rows", "columns") if getattr(self, name)]
@@ -418,16 +424,6 @@ class Asked:
         if self.failed and (self.value or self.where):
             left_out = "--value" if self.value else "--where"
             raise ConfigurationError(f"--failed shows runs without figures; leave out {left_out}")
-
-    def _kinds(self) -> Mapping[str, bool]:
-        """Returns the kinds of reports other than the table, and whether each one is requested."""
-        objective = "--minimize" if self.minimize else "--maximize"
-        return {
-            "--failed": self.failed,
-            objective: bool(self.objectives),
-            "--scaling": self.scaling is not None,
-            "--gpu_advice": self.gpu_advice,
-        }
 
 
 def reported(cases: Sequence[Case], asked: Asked, failed: Sequence[Result] = ()) -> PlanTable:

@@ -154,10 +154,12 @@ def _observations_of(cell: Cell, result: Result, evaluations: Iterable[Evaluatio
     for evaluation in evaluations:
         if evaluation.profiled:
             continue
+        conditions = evaluation.conditions
+        unstable = conditions.stability.value if conditions is not None and conditions.warning else ""
         for row in _rows(evaluation):
             # what a report does not know is as asked for
             said = {n: value for n, value in _dimensions(row) if value is not None or n not in parameters}
-            doubt = "INVALID" if row.get("invalid") else _stability(evaluation)
+            doubt = "INVALID" if row.get("invalid") else unstable
             yield Case(cell, {**parameters, **said}, {**beside, **dict(_figures(row))}, doubt)
 
 
@@ -221,12 +223,6 @@ def _case(group: Sequence[Case]) -> Case:
         for doubt in dict.fromkeys(doubts)
     ]
     return Case(first.cell, dimensions, figures, ", ".join(told))
-
-
-def _stability(evaluation: Evaluation[Any]) -> str:
-    """Returns the verdict on the conditions if they were disturbed or unstable; empty otherwise."""
-    conditions = evaluation.conditions
-    return conditions.stability.value if conditions is not None and conditions.warning else ""
 
 
 def number_of(value: Value) -> float | None:

@@ -406,10 +406,8 @@ def failures(runs: Sequence[Run], history: Mapping[str, RunHistory]) -> PlanTabl
     rows = []
     for run in runs:
         known = history.get(run.key)
-        if known is None or (known.result is None and not known.losses):
-            continue
-        result = known.result
-        if result is not None and result.ended is Ended.COMPLETE and not known.losses:
+        result = known.result if known else None
+        if known is None or not (known.losses or (result and result.ended is not Ended.COMPLETE)):
             continue
         rows.append(
             {

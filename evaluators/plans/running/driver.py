@@ -24,7 +24,7 @@ from inferometer.evaluators.plans.running.folder import (
     read_result,
 )
 from inferometer.evaluators.plans.running.places import Claim, LocalPlace, Place
-from inferometer.manifests.errors import ConfigurationError, InferometerError
+from inferometer.manifests.errors import ConfigurationError, InferometerError, explained
 
 MOST_LOSSES = 3
 """The number of jobs without a result after which a run has failed; before that, it starts again."""
@@ -198,14 +198,12 @@ class Driver:
             del working[run.key]
             result = None if news.void else read_result(self.folder.run(run).result)
             if result is None:
-                reason = news.reason
-                journal.lost(run.key, reason, counts=news.counts)
-                if (lost := journal.runs[run.key].lost) >= MOST_LOSSES:
-                    result = Result(run.key, Ended.FAILED, f"lost {lost} times: {reason}")
-                else:
+                journal.lost(run.key, news.reason, counts=news.counts)
+                if (lost := journal.runs[run.key].lost) < MOST_LOSSES:
                     waiting.insert(0, run)
-                    self._tell(journal, run, lost=reason)
+                    self._tell(journal, run, lost=news.reason)
                     continue
+                result = Result(run.key, Ended.FAILED, f"lost {lost} times: {news.reason}")
             self._keep(run, result, journal)
 
     def _keep(self, run: Run, result: Result, journal: Journal) -> None:
@@ -237,18 +235,16 @@ class Driver:
     def _alone(self) -> IO[bytes]:
         """Returns the lock of the folder, which is held until it is closed."""
         self.folder.path.mkdir(parents=True, exist_ok=True)
-        try:
-            with suppress(BlockingIOError):
+        with explained(ConfigurationError, f"{self.folder.lock}: cannot be locked"):
+            try:
+                with suppress(BlockingIOError):
+                    return lock(self.folder.lock)
+                self.sleep(_PROBED_S)  # who asks whether a driver runs has the lock for a moment
                 return lock(self.folder.lock)
-            self.sleep(_PROBED_S)  # who asks whether a driver runs has the lock for a moment
-            return lock(self.folder.lock)
-        except BlockingIOError as error:
-            raise ConfigurationError(
-                f"{self.folder.path}: another driver runs this plan; agent plan watch shows it"
-            ) from error
-        except OSError as error:
-            reason = error.strerror or error
-            raise ConfigurationError(f"{self.folder.lock}: cannot be locked: {reason}") from error
+            except BlockingIOError as error:
+                raise ConfigurationError(
+                    f"{self.folder.path}: another driver runs this plan; agent plan watch shows it"
+                ) from error
 
 
 def _unnoted(folder: RunFolder, history: RunHistory | None) -> Result | None:

@@ -25,7 +25,7 @@ from pydantic import Strict, TypeAdapter, ValidationError
 from inferometer.agent.files import LineJournal, is_locked, replacing
 from inferometer.evaluators.plans.cells import Cell, Run
 from inferometer.evaluators.plans.plan import Plan, first_error
-from inferometer.manifests.errors import ConfigurationError, OutputError, one_line
+from inferometer.manifests.errors import ConfigurationError, OutputError, explained, one_line
 
 PLANS = "plans"
 """The folder of all plans in a data directory."""
@@ -88,11 +88,8 @@ def write_result(path: Path, result: Result) -> None:
     Raises:
         OutputError: It cannot be written.
     """
-    try:
-        with replacing(path, synced=True) as file:
-            file.write(json.dumps(asdict(result)).encode())
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
+    with explained(OutputError, f"{path}: cannot be written"), replacing(path, synced=True) as file:
+        file.write(json.dumps(asdict(result)).encode())
 
 
 def read_result(path: Path) -> Result | None:
@@ -339,12 +336,10 @@ class RunFolder:
         Raises:
             OutputError: It cannot be written.
         """
-        try:
+        with explained(OutputError, f"{self.path}: cannot be written"):
             self.data.mkdir(parents=True, exist_ok=True)
             self.result.unlink(missing_ok=True)
             (self.path / _SPEC).write_text(json.dumps(asdict(spec)), encoding="utf-8")
-        except OSError as error:
-            raise OutputError(f"{self.path}: cannot be written: {error.strerror or error}") from error
 
     def read(self) -> RunSpec:
         """Reads the specification of the run.
@@ -426,11 +421,8 @@ class PlanFolder:
         """
         content = plan.model_dump(include={"name", "description", "repeat"})
         content["cells"] = [asdict(each) for each in cells]
-        try:
-            with replacing(self.cells) as file:
-                file.write(json.dumps(content).encode())
-        except OSError as error:
-            raise OutputError(f"{self.path}: cannot be written: {error.strerror or error}") from error
+        with explained(OutputError, f"{self.path}: cannot be written"), replacing(self.cells) as file:
+            file.write(json.dumps(content).encode())
 
     def kept(self) -> KeptPlan | None:
         """Returns the plan that ``keep`` last wrote; None if there is none that can be read."""

@@ -23,7 +23,7 @@ from inferometer.evaluators.plans.running.folder import (
     end_orphan,
     read_result,
 )
-from inferometer.manifests.errors import AgentError, ConfigurationError, OutputError, one_line
+from inferometer.manifests.errors import AgentError, ConfigurationError, OutputError, explained, one_line
 
 PROCESS = "inferometer.evaluators.plans.running.run_process"
 _ENDED = {
@@ -127,18 +127,16 @@ class LocalPlace:
 
     def start(self, folder: Path) -> str:
         """See ``Place``."""
-        try:
-            with (folder / "process.txt").open("wb") as errors:
-                process = subprocess.Popen(  # noqa: S603 - this interpreter
-                    [sys.executable, "-m", PROCESS, str(folder), "--linked"],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    stderr=errors,
-                    env=self._environment,
-                    start_new_session=True,  # Ctrl-C in a terminal is for the driver alone
-                )
-        except OSError as error:
-            raise OutputError(f"{folder}: no process can be started: {error.strerror or error}") from error
+        started = explained(OutputError, f"{folder}: no process can be started")
+        with started, (folder / "process.txt").open("wb") as errors:
+            process = subprocess.Popen(  # noqa: S603 - this interpreter
+                [sys.executable, "-m", PROCESS, str(folder), "--linked"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                env=self._environment,
+                start_new_session=True,  # Ctrl-C in a terminal is for the driver alone
+            )
         job = f"{os.getpid()}:{process.pid}"
         self._started[job] = process, RunFolder(folder)
         return job
@@ -403,11 +401,10 @@ def _asked(words: Sequence[str], text: str = "") -> str:
             last line of errors.
     """
     try:
-        done = subprocess.run(  # noqa: S603 - a command of Slurm
-            words, input=text, capture_output=True, text=True, timeout=_COMMAND_S, check=False
-        )
-    except OSError as error:
-        raise ConfigurationError(f"{words[0]}: cannot be run: {error.strerror or error}") from error
+        with explained(ConfigurationError, f"{words[0]}: cannot be run"):
+            done = subprocess.run(  # noqa: S603 - a command of Slurm
+                words, input=text, capture_output=True, text=True, timeout=_COMMAND_S, check=False
+            )
     except subprocess.TimeoutExpired as error:
         raise ConfigurationError(f"{words[0]}: no answer within {_COMMAND_S:g} s") from error
     if done.returncode:

@@ -255,20 +255,18 @@ class _Seen:
             for name, value in figures.items():
                 self._gpus[place].setdefault(name, _Running()).add(value)
 
-    def summary(self, *, interval_s: float, slowed: bool, wall_s: float, own_cpu_s: float) -> MonitorSummary:
+    def summary(self, **of_monitor: Any) -> MonitorSummary:
+        """Returns the summary with the given figures of the monitor itself."""
         resident, virtual, processes = (running.spread() for running in self._counts)
         reached_s = (self._last_s - self._first_s) / (self._samples - 1) if self._samples > 1 else None
-        gpus = []
-        for figures in self._gpus:
-            spreads = {name: running.spread() for name, running in figures.items()}
-            gpus.append({name: spread for name, spread in spreads.items() if spread is not None})
+        gpus = (
+            {name: spread for name, running in figures.items() if (spread := running.spread())}
+            for figures in self._gpus
+        )
         return MonitorSummary(
+            **of_monitor,
             samples=self._samples,
-            interval_s=interval_s,
             reached_interval_s=reached_s,
-            slowed=slowed,
-            wall_s=wall_s,
-            own_cpu_s=own_cpu_s,
             cpu_s=self._cpu_s,
             cpu_percent=self._load.spread(),
             resident_bytes=resident,
