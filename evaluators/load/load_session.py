@@ -303,24 +303,24 @@ class StampingTarget(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class LoadTrace:
     """Records a sample of each run's queries, after the run has ended.
 
-    Args:
+    Attributes:
         scope: The parent of the runs' spans.
         share: The share of the queries that are traced.
         seed: The seed for choosing them.
     """
 
-    def __init__(self, scope: TraceScope, share: float, seed: int) -> None:
-        self._scope = scope
-        self._share = share
-        self._seed = seed
-        self._runs = 0
+    scope: TraceScope
+    share: float
+    seed: int
+    _runs: int = 0
 
     def begin(self, target: object) -> QuerySample:
         """Returns the sample of the next run, with which the target stamps its calls."""
-        sample = QuerySample(self._scope.context, self._share, (self._seed, self._runs))
+        sample = QuerySample(self.scope.context, self.share, (self.seed, self._runs))
         self._runs += 1
         if isinstance(target, StampingTarget):
             target.stamp(sample)
@@ -332,7 +332,7 @@ class LoadTrace:
         queries, began_ns = run.queries, run.began_ns
         last_ns = max(int(queries.done_ns.max()), int(queries.sent_ns.max()), 0) if len(queries) else 0
         kind = SpanKind.of("run", TraceLevel.APPLICATION_TRACE, rate_qps=run.rate_qps)
-        run_scope = self._scope.add(kind, began_ns, began_ns + last_ns)
+        run_scope = self.scope.add(kind, began_ns, began_ns + last_ns)
         for query in sample.chosen(len(queries)).tolist():
             due_ns, sent_ns, done_ns = (
                 int(column[query]) for column in (queries.scheduled_ns, queries.sent_ns, queries.done_ns)
@@ -347,10 +347,8 @@ class LoadTrace:
             scope = run_scope.add(kind, began_ns + due_ns, began_ns + done_ns)
             if call is not None:
                 of_call = ended(call) if error is None else _failed(call, error)
-                ids = (scope.parent_id, sample.span_id(query))
-                self._scope.recorder.add(
-                    of_call, began_ns + sent_ns, began_ns + done_ns, ids[0], span_id=ids[1]
-                )
+                ends_ns, own_id = (began_ns + sent_ns, began_ns + done_ns), sample.span_id(query)
+                self.scope.recorder.add(of_call, *ends_ns, scope.parent_id, span_id=own_id)
             elif error is None:
                 times = tuple(int(getattr(queries, name)[query]) for name in _TIMES)
                 _record_batch(scope, began_ns + sent_ns, began_ns + done_ns, times)

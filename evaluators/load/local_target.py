@@ -245,12 +245,8 @@ class _Batches:
 
     def __init__(self, session: TensorSystem, inputs: LoadInputs, max_batch_size: int) -> None:
         self._session = session
-        self._rows: Sequence[Tensors] = ()
-        self._payloads: Sequence[Payload] = ()
-        if isinstance(inputs, PreparedInputs):
-            self._rows = inputs.rows
-        else:
-            self._payloads = inputs.payloads
+        self._rows: Sequence[Tensors] = inputs.rows if isinstance(inputs, PreparedInputs) else ()
+        self._payloads: Sequence[Payload] = () if isinstance(inputs, PreparedInputs) else inputs.payloads
         self._ids = tuple(map(str, range(max_batch_size)))
         """The ids of a batch's inputs: their indices within the batch."""
         self._memory = BatchMemory(max_batch_size)

@@ -83,28 +83,22 @@ class LoadJob:
             InferometerError: The inputs or the model cannot be opened.
         """
         callbacks = callbacks or JobCallbacks()
-        count = self._request.repeat
+        request, count = self._request, self._request.repeat
         group_id = str(uuid.uuid4()) if count > 1 else None
+        level = TraceLevel.MODEL_TRACE if request.traced_share else TraceLevel.NO_TRACE
+        traced = (level, request.tracer_address, group_id, callbacks.on_warning, request.trace_url)
         for number in range(1, count + 1):
             callbacks.on_part(JobPart(number, count))
             with (
-                closing(self._trace(group_id, callbacks)) as trace,
+                closing(EvaluationTrace(*traced)) as trace,
                 self._opened(resources, callbacks) as (target, inputs, dataset, watch),
             ):
-                with trace.root(self._request.system.model_name) as scope:
+                with trace.root(request.system.model_name) as scope:
                     evaluation = self._run_once(target, inputs, dataset, resources, callbacks, watch, scope)
                 # The model is still open: closing it may wait for a prediction that hangs.
                 yield replace(trace.kept(evaluation), group_id=group_id)
             if evaluation.status is Status.INTERRUPTED:
                 return
-
-    def _trace(self, group_id: str | None, callbacks: JobCallbacks) -> EvaluationTrace:
-        """Returns the trace for an evaluation; it records nothing unless queries are traced."""
-        request = self._request
-        level = TraceLevel.MODEL_TRACE if request.traced_share else TraceLevel.NO_TRACE
-        return EvaluationTrace(
-            level, request.tracer_address, group_id, callbacks.on_warning, request.trace_url
-        )
 
     @contextmanager
     def _opened(
@@ -115,7 +109,10 @@ class LoadJob:
         with ExitStack() as opened:
             session = replace(request.system.session, spare_cores=SPARE_CORES)
             wanted = replace(request.system, session=session)
-            dataset = self._dataset(resources, resources.check_system(wanted))
+            model, dataset = resources.check_system(wanted), None
+            if not request.synthetic:
+                choice, found_in = request.dataset, (resources.catalog, resources.cache)
+                dataset = choice.open_for(model, *found_in) if model else choice.open_early(*found_in)
             if dataset is not None:
                 opened.callback(dataset.close)
             system = resources.open_loadable(wanted, notify=callbacks.on_warning)
@@ -158,25 +155,18 @@ class LoadJob:
             )
         else:
             measurement, whole = self._measured(session, self._work)
+        runs = [measurement.run] if isinstance(measurement, LoadMeasurement) else measurement.probes
+        answered = any(run.queries.count(Outcome.ANSWERED) for run in runs)
         return Evaluation(
             id=evaluation_id,
             created_at=created_at,
-            status=Status.of(whole=whole, usable=_answered(measurement)),
+            status=Status.of(whole=whole, usable=answered),
             system=target.description,
             dataset=dataset,
             measurement=replace(measurement, elapsed_ns=int(session.elapsed_s * 1e9)),
             conditions=watch.end(),
             trace_level=scope.recorder.level if scope else TraceLevel.NO_TRACE,
         )
-
-    def _dataset(self, resources: JobResources, model: ModelManifest | None) -> Dataset | None:
-        """Returns the dataset if it can be opened before the model; ``model`` is None for one on an agent."""
-        choice = self._request.dataset
-        if self._request.synthetic:
-            return None
-        if model is None:
-            return choice.open_early(resources.catalog, resources.cache)
-        return choice.open_for(model, resources.catalog, resources.cache)
 
     def _inputs(
         self, resources: JobResources, system: SystemUnderTest, dataset: Dataset | None
@@ -280,12 +270,6 @@ def load_job(request: WorkloadRequest | MaxQpsRequest) -> Job[Evaluation[Any]]:
     return Job(LoadJob(request).run, name, f"opening {name}", stops, has_total=False)
 
 
-def _answered(measurement: LoadMeasurement | RateSearchMeasurement) -> bool:
-    """Returns whether any query was answered."""
-    runs = [measurement.run] if isinstance(measurement, LoadMeasurement) else measurement.probes
-    return any(run.queries.count(Outcome.ANSWERED) for run in runs)
-
-
 def plan_work(request: WorkloadRequest | MaxQpsRequest) -> Work:
     """Returns the load of a request; unless ``force`` is set, it is one that this machine can send.
 
@@ -295,12 +279,16 @@ def plan_work(request: WorkloadRequest | MaxQpsRequest) -> Work:
         ConfigurationError: The load is invalid, or higher than this machine can send on time.
     """
     if isinstance(request, MaxQpsRequest):
-        return _search(request)
+        if request.force:
+            return request
+        ceiling_qps = calibrate()
+        check_load(request.rate_qps, ceiling_qps)
+        return replace(request, max_rate_qps=ceiling_qps * ALLOWED_SHARE)
     if request.scenario is not None:
         return MlperfWork.of(request, request.scenario)
     if request.concurrency is not None:
         return ClosedLoop(request.concurrency, request.extent)
-    ceiling_qps: float | None = None
+    ceiling_qps = 0.0
     if request.schedule is not None:
         schedule = Schedule.read(request.schedule)
     else:
@@ -325,12 +313,3 @@ def described(work: Work) -> str:
     if isinstance(work, MlperfWork):
         return str(work)
     return f"searching for at most {work.time_budget_s:g} s from {work.rate_qps:g} queries/s"
-
-
-def _search(request: MaxQpsRequest) -> MaxQpsRequest:
-    """Returns the search, which goes no higher than this machine can send, unless ``force`` is set."""
-    if request.force:
-        return request
-    ceiling_qps = calibrate()
-    check_load(request.rate_qps, ceiling_qps)
-    return replace(request, max_rate_qps=ceiling_qps * ALLOWED_SHARE)

@@ -10,7 +10,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +31,7 @@ from inferometer.evaluators.load.load_session import ClosedLoop, run_closed_loop
 from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries, QueryLog, Stop, bound_ns_of
 from inferometer.evaluators.load.target import QueryTarget
 from inferometer.evaluators.load.validity import lag_in_percentiles
-from inferometer.manifests.errors import ConfigurationError, EvaluationInterrupted, OutputError
+from inferometer.manifests.errors import ConfigurationError, EvaluationInterrupted, OutputError, explained
 
 _NS_PER_S = 1_000_000_000
 _ROOM_S = 0.05
@@ -129,7 +129,8 @@ def run_mlperf(
     limits = RunLimits(settings.timeout_ms, stop_requested=stop_requested, on_progress=on_progress)
     schedule = Schedule(np.empty(0, np.int64), settings.scenario.value, 0.0)
     log = QueryLog(schedule, clock())
-    sut = _SystemUnderTest(target, settings, inputs, log, LoadGenRun.complete, clock)
+    window = settings.window if settings.scenario is Scenario.OFFLINE else 0
+    sut = _SystemUnderTest(target, window, inputs, log, LoadGenRun.complete, clock)
     run = LoadGenRun(settings, inputs, sut.issue, directory)
     with frozen_heap():
         target.begin(sut)
@@ -216,70 +217,63 @@ def on_schedule(queries: Queries, schedule: Schedule) -> Queries:
     )
 
 
+@dataclass(eq=False)
 class _SystemUnderTest:
     """The adapter between LoadGen's samples and the target's answers (``target.Answers``). Thread-safe.
 
-    The target predicts input n modulo ``inputs``, so sample k, of input i, is sent as k · inputs + i.
+    The target predicts input n modulo ``inputs``, so sample k, of input i, is sent as k · inputs + i. At most
+    ``window`` samples are in flight; 0 sets no limit.
     """
 
-    def __init__(
-        self,
-        target: QueryTarget,
-        settings: MlperfSettings,
-        inputs: int,
-        log: QueryLog,
-        complete: Callable[[int], None],
-        clock: Callable[[], int],
-    ) -> None:
-        self.stopped = False
-        """Whether new samples are ignored and completed at once."""
-        self.error: Exception | None = None
-        """The exception that the target raised, if any."""
-        self._target = target
-        self._window = settings.window if settings.scenario is Scenario.OFFLINE else 0
-        self._inputs = inputs
-        self._log = log
-        self._complete = complete
-        self._clock = clock
-        self._open: dict[int, int] = {}
-        """LoadGen's ids of the incomplete samples, keyed by sample number."""
-        self._room = threading.Event()
+    target: QueryTarget
+    window: int
+    inputs: int
+    log: QueryLog
+    complete: Callable[[int], None]
+    clock: Callable[[], int]
+    stopped: bool = False
+    """Whether new samples are ignored and completed at once."""
+    error: Exception | None = None
+    """The exception that the target raised, if any."""
+    _open: dict[int, int] = field(default_factory=dict)
+    """LoadGen's ids of the incomplete samples, keyed by sample number."""
+    _room: threading.Event = field(default_factory=threading.Event)
 
     def issue(self, responses: Sequence[int], indices: Sequence[int]) -> None:
         """Sends a query to the target, in LoadGen's thread; must not raise."""
-        now_ns = self._clock()
-        if not self._log.sent_count:
-            self._log.begin(now_ns)
+        now_ns = self.clock()
+        if not self.log.sent_count:
+            self.log.begin(now_ns)
         for response, index in zip(responses, indices, strict=True):
-            if self._window:
+            if self.window:
                 self._wait_for_room()
-                now_ns = self._clock()
+                now_ns = self.clock()
             if self.stopped:
-                self._complete(response)
+                self.complete(response)
                 continue
-            sample = self._log.sent_unscheduled(now_ns)
+            sample = self.log.sent_unscheduled(now_ns)
             self._open[sample] = response
             try:
-                self._target.submit(sample * self._inputs + index)
+                self.target.submit(sample * self.inputs + index)
             except Exception as error:  # noqa: BLE001 - it must not reach LoadGen's C++; the run raises it
                 self.error, self.stopped = error, True
 
     def _wait_for_room(self) -> None:
-        while len(self._open) >= self._window and not self.stopped:
+        while len(self._open) >= self.window and not self.stopped:
             self._room.clear()
-            if len(self._open) >= self._window:
+            if len(self._open) >= self.window:
                 self._room.wait(_ROOM_S)
 
     def answered(self, query: int, done_ns: int, **times: int) -> None:
         """Records an answer."""
-        sample = query // self._inputs
-        self._log.answered(sample, done_ns, **times)
+        sample = query // self.inputs
+        self.log.answered(sample, done_ns, **times)
         self._settle(sample)
 
     def failed(self, query: int, done_ns: int, reason: str) -> None:
         """Records a failure."""
-        sample = query // self._inputs
-        self._log.failed(sample, done_ns, reason)
+        sample = query // self.inputs
+        self.log.failed(sample, done_ns, reason)
         self._settle(sample)
 
     def _settle(self, sample: int) -> bool:
@@ -287,7 +281,7 @@ class _SystemUnderTest:
         response = self._open.pop(sample, None)
         if response is None:
             return False
-        self._complete(response)
+        self.complete(response)
         self._room.set()
         return True
 
@@ -296,7 +290,7 @@ class _SystemUnderTest:
         samples = sorted(self._open.copy())
         if not samples:
             return 0
-        outcome = self._log.queries(samples[0], samples[-1] + 1).outcome
+        outcome = self.log.queries(samples[0], samples[-1] + 1).outcome
         return sum(
             self._settle(sample) for sample in samples if outcome[sample - samples[0]] == Outcome.TIMED_OUT
         )
@@ -392,10 +386,8 @@ class MlperfWork:
             settings = replace(settings, rate_qps=found_qps or INITIAL_QPS)
         if stop_requested():
             raise EvaluationInterrupted("stopped before a query was sent; nothing was published")
-        try:
+        with explained(OutputError, f"{directory}: cannot create LoadGen's log folder"):
             directory.mkdir(parents=True)
-        except OSError as error:
-            raise OutputError(f"{directory}: cannot create LoadGen's log folder: {error.strerror}") from error
         whole = False
         try:
             run, result = run_mlperf(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from inferometer.evaluators.kinds.load.measurement import MlperfResult, Scenario
 from inferometer.evaluators.load.arrivals import Schedule
-from inferometer.manifests.errors import ConfigurationError, OutputError
+from inferometer.manifests.errors import ConfigurationError, OutputError, explained
 
 _CONFIDENCE = 0.99
 _CHUNK = 4096
@@ -159,10 +159,8 @@ class MlperfLog:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         path = directory / _DETAIL
-        try:
+        with explained(OutputError, f"{path}: LoadGen's log cannot be read"):
             lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError as error:
-            raise OutputError(f"{path}: LoadGen's log cannot be read: {error.strerror}") from error
         entries = list(_entries(lines))
         self._values: dict[str, Any] = {str(entry["key"]): entry.get("value") for entry in entries}
         self._errors = tuple(

@@ -28,9 +28,13 @@ if TYPE_CHECKING:
     from inferometer.evaluators.kinds.load.measurement import LoadOptions, Scenario
     from inferometer.evaluators.load.arrivals import ArrivalProcess, Extent
 
+_SAME = (
+    *("percentile", "latency_bound_ms", "timeout_ms", "warm_up_queries"),
+    *("max_batch_size", "max_queue_delay_ms", "include_preprocess"),
+)
 _KEPT = {
-    *("initial_qps", "arrival", "percentile", "latency_bound_ms", "min_duration_s", "min_queries"),
-    *("timeout_ms", "warm_up_queries", "max_batch_size", "max_queue_delay_ms", "include_preprocess"),
+    *_SAME,
+    *("initial_qps", "arrival", "min_duration_s", "min_queries"),
     *("duration_s", "concurrency", "scenario", "tolerance", "time_budget_s"),  # fields of LoadOptions
     *("force", "trace_sample", "repeat", "schedule", "write_schedule"),  # which change no figure
     *("tracer_address", "trace_url"),
@@ -204,16 +208,10 @@ class LoadRequest(ModelRequest):
         return LoadOptions(
             arrival=str(self.process),
             rate_qps=self.rate_qps,
-            percentile=self.percentile,
-            latency_bound_ms=self.latency_bound_ms,
-            timeout_ms=self.timeout_ms,
             min_duration_s=self.least_duration_s,
             min_queries=self.least_queries,
             seed=self.seed,
-            max_batch_size=self.max_batch_size,
-            max_queue_delay_ms=self.max_queue_delay_ms,
-            include_preprocess=self.include_preprocess,
-            warm_up_queries=self.warm_up_queries,
+            **{name: getattr(self, name) for name in _SAME},
             further=further(self, _KEPT),
         )
 

@@ -116,7 +116,7 @@ class _Search:
     def _settled(self, estimate: Estimate | None) -> RateAnswer | None:
         bracket, tolerance = self._bracket(), self._request.tolerance
         if bracket.kept_qps is None and (late := unqueued_late(self._seen, self._request.late_fraction)):
-            return self._made(Method.NONE, None, None, None, late)
+            return RateAnswer(None, None, None, Method.NONE.value, late)
         at_limit = any(e.confirming and e.rate_qps >= self._limit_qps for e in self._seen)
         kept_there = (bracket.broken_qps or math.inf) > self._limit_qps
         if at_limit and kept_there and (not estimate or estimate.rate_qps >= self._limit_qps):
@@ -273,22 +273,17 @@ class _Search:
             if rate_qps < self._limit_qps:
                 wide = reason if estimate.tolerance > self._request.tolerance else ""
                 reason = "; ".join(filter(None, [estimate.reason, wide]))
-                return self._made(estimate.method, rate_qps, low_qps, high_qps, reason)
+                return RateAnswer(rate_qps, low_qps, high_qps, estimate.method.value, reason)
             least_qps = min(low_qps, self._limit_qps)
-            return self._made(Method.AT_LEAST, least_qps, least_qps, None, self._limit())
+            return RateAnswer(least_qps, least_qps, None, Method.AT_LEAST.value, self._limit())
         kept, broken = self._bracket()
         if kept and kept >= self._limit_qps:
             reason = self._limit()
         if kept and not broken:
-            return self._made(Method.AT_LEAST, kept, kept, None, reason)
+            return RateAnswer(kept, kept, None, Method.AT_LEAST.value, reason)
         if not self._seen and self._session.runs:
             reason = "no probe was valid"
-        return self._made(Method.BRACKET, kept, kept, broken, reason)
+        return RateAnswer(kept, kept, broken, Method.BRACKET.value, reason)
 
     def _limit(self) -> str:
         return f"no more than {self._limit_qps:.4g} queries/s could be sent on time"
-
-    def _made(
-        self, method: Method, rate: float | None, low: float | None, high: float | None, reason: str
-    ) -> RateAnswer:
-        return RateAnswer(rate, low, high, method.value, reason)

@@ -337,15 +337,13 @@ def run_rows(load: LoadMeasurement) -> Iterator[tuple[str, str]]:
     judged, bound_ns = summary.percentile(load.options.percentile), load.options.latency_bound_ns
     if judged and bound_ns is not None:
         yield "bound", _verdict(judged, bound_ns)
-    for name, spread in (
-        ("service", summary.service),
-        ("queue", summary.queue),
-        ("batch", summary.batch),
-        ("predict", summary.predict),
-        ("lag", summary.harness_lag),
-    ):
+    for name in ("service", "queue", "batch", "predict", "harness_lag"):
+        spread: Spread | None = getattr(summary, name)
         if spread is not None:
-            yield name, f"p50 {_ms(spread.p50_ns)}  p99 {_ms(spread.p99_ns)}  max {_ms(spread.max_ns)}  ms"
+            yield (
+                name.removeprefix("harness_"),
+                f"p50 {_ms(spread.p50_ns)}  p99 {_ms(spread.p99_ns)}  max {_ms(spread.max_ns)}  ms",
+            )
     if summary.batch_sizes:
         sizes = ", ".join(f"{size}: {count}" for size, count in sorted(summary.batch_sizes.items()))
         yield "batches", f"queries by the size of their batch: {sizes}"
