@@ -79,10 +79,10 @@ def find_published(name: str) -> PublishedDataset:
     Raises:
         UnknownDatasetError: No such dataset exists.
     """
-    for dataset in PUBLISHED:
-        if dataset.name == name.casefold():
-            return dataset
-    raise UnknownDatasetError.of(name, (dataset.name for dataset in PUBLISHED))
+    known = {dataset.name: dataset for dataset in PUBLISHED}
+    if name.casefold() not in known:
+        raise UnknownDatasetError.of(name, known)
+    return known[name.casefold()]
 
 
 def fetch(

@@ -380,7 +380,7 @@ class ArrayWriter(DatasetWriter):
 
     def flush(self) -> State:
         """Writes the array and the labels to the disk."""
-        _flush_map(self._array)
+        self._array.flush()
         _flush(self._labels)
         return {"count": self._count, "labels_bytes": self._labels.tell()}
 
@@ -392,7 +392,7 @@ class ArrayWriter(DatasetWriter):
             smaller = self.folder / "smaller.npy"
             kept = _mapped(smaller, "w+", self._array.dtype, (count, *self._array.shape[1:]))
             kept[:] = self._array[:count]
-            _flush_map(kept)
+            kept.flush()
             smaller.replace(path)
         with zipfile.ZipFile(self.folder / self.FILE, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
             archive.write(path, path.name)
@@ -417,17 +417,12 @@ class ArrayWriter(DatasetWriter):
 
 def _mapped(
     path: Path, mode: Literal["r+", "w+"], dtype: Any = None, shape: tuple[int, ...] | None = None
-) -> NDArray[Any]:
+) -> np.memmap[Any, Any]:
     """Opens an array that is stored in a file."""
-    array: NDArray[Any] = np.lib.format.open_memmap(  # type: ignore[no-untyped-call,unused-ignore]
+    array: np.memmap[Any, Any] = np.lib.format.open_memmap(  # type: ignore[no-untyped-call,unused-ignore]
         path, mode, dtype, shape
     )
     return array
-
-
-def _flush_map(array: NDArray[Any]) -> None:
-    assert isinstance(array, np.memmap)  # noqa: S101 - for the type checker
-    array.flush()
 
 
 def _reopened(path: Path, size: int) -> IO[bytes]:

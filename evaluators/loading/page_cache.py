@@ -78,13 +78,10 @@ def drop(files: Iterable[Path]) -> CachedShare:
     """
     paths = list(files)
     for path in paths:
-        with suppress(OSError, AttributeError):  # not every system has posix_fadvise
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(descriptor)
+        # not every system has posix_fadvise
+        with suppress(OSError, AttributeError), path.open("rb", buffering=0) as file:
+            os.fsync(file)
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     return cached_share(paths)
 
 

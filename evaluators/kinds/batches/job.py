@@ -47,7 +47,7 @@ from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, EvaluationInterrupted, InferometerError
 
 if TYPE_CHECKING:
-    from inferometer.agent.tracing.exporting import TraceAddress, TraceExport
+    from inferometer.agent.tracing.exporting import TraceExport
 
 
 class EvaluationTrace:
@@ -71,21 +71,18 @@ class EvaluationTrace:
         self._recorder = SpanRecorder(TraceContext.new(), level) if level > TraceLevel.NO_TRACE else None
         self._group_id = group_id
         self._notify = notify
-        self._address: TraceAddress | None = None
         self._export: TraceExport | None = None
         self._link: Callable[[str], str] | None = None
         if address is not None or url is not None:
-            from inferometer.agent.tracing.exporting import TraceAddress, TraceLink
+            from inferometer.agent.tracing.exporting import TraceAddress, TraceExport, TraceLink
 
-            if address is not None:
-                self._address = TraceAddress.parse(address)
-                self._link = self._address.trace_url
+            parsed = None if address is None else TraceAddress.parse(address)
             if url is not None:
                 self._link = TraceLink.parse(url).of
-        if self._address is not None and self._recorder is not None:
-            from inferometer.agent.tracing.exporting import TraceExport
-
-            self._export = TraceExport.open(self._address)
+            elif parsed is not None:
+                self._link = parsed.trace_url
+            if parsed is not None and self._recorder is not None:
+                self._export = TraceExport.open(parsed)
 
     def root(self, model_name: str) -> AbstractContextManager[TraceScope | None]:
         """Records the root span of the evaluation; the context value is None if nothing is recorded."""

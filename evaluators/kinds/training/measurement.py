@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,6 +126,7 @@ class TrainingMeasurement:
         return full
 
 
+_PARTS = ("wait_ns", "copy_ns", "compute_ns", "forward_ns", "backward_ns", "communicate_ns", "update_ns")
 _DIVERGED = 100
 """The multiple of the first loss above which a run is considered diverged."""
 
@@ -178,23 +180,14 @@ class TrainingSummary(TimeFigures):
         total_ns, samples = int(times.whole_ns.sum(axis=1).max(initial=0)), int(times.samples.sum())
         throughput = samples * _NS_PER_S / total_ns if total_ns else None
         losses = measurement.losses.mean(axis=0)
-        wait, copy, compute = (
-            _slowest_mean(each) for each in (times.wait_ns, times.copy_ns, times.compute_ns)
-        )
-        communicate_ns = _slowest_mean(times.communicate_ns)
+        means_ns: dict[str, Any] = {name: _slowest_mean(getattr(times, name)) for name in _PARTS}
         return cls(
             steps=times.whole_ns.shape[1],
             **figures,
             throughput_samples_per_s=throughput,
             throughput_interval=rate_interval(throughput, figures["mean_ns"], figures["mean_interval_ns"]),
-            wait_ns=wait,
-            copy_ns=copy,
-            compute_ns=compute,
-            forward_ns=_slowest_mean(times.forward_ns),
-            backward_ns=_slowest_mean(times.backward_ns),
-            communicate_ns=communicate_ns,
-            update_ns=_slowest_mean(times.update_ns),
-            bound=_bound(measurement.data, wait, copy, compute, communicate_ns),
+            **means_ns,
+            bound=_bound(measurement.data, means_ns),
             first_loss=float(losses[0]) if len(losses) else None,
             last_loss=float(losses[-1]) if len(losses) else None,
             diverged=not bool((np.isfinite(losses) & (losses / _DIVERGED <= losses[:1])).all()),
@@ -206,24 +199,19 @@ def _slowest_mean(times_ns: NDArray[np.int64]) -> float | None:
     return float(times_ns.mean(axis=1).max()) if times_ns.size else None
 
 
-def _bound(
-    data: DataOptions,
-    wait_ns: float | None,
-    copy_ns: float | None,
-    compute_ns: float | None,
-    communicate_ns: float | None,
-) -> Bound | None:
+def _bound(data: DataOptions, means_ns: Mapping[str, float | None]) -> Bound | None:
     """Returns the part that bounds a step.
 
     A loader that works ahead of the steps bounds them as soon as they have to wait for it; if parts follow
     one another, the longest one does.
     """
+    wait_ns, copy_ns, compute_ns = (means_ns[name] for name in ("wait_ns", "copy_ns", "compute_ns"))
     if wait_ns is None or copy_ns is None or compute_ns is None:
         return None
     whole_ns = wait_ns + copy_ns + compute_ns
     if data.prefetch and wait_ns > _LATE_LOADER * whole_ns:
         return Bound.LOADER
-    communication = communicate_ns or 0.0
+    communication = means_ns["communicate_ns"] or 0.0
     parts = {
         Bound.COMPUTE: compute_ns - communication,
         Bound.LOADER: wait_ns,

@@ -7,9 +7,8 @@ one training as rows of text.
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Hashable, Iterator, Sequence
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
@@ -268,6 +267,8 @@ class _ScalingReport(Report[TrainingMeasurement]):
     column contains the raw value. Groups with only one number of devices are left out.
     """
 
+    shares_batch: ClassVar[bool]
+    """Whether the devices share the effective batch; otherwise each of them keeps its batch size."""
     takes = (TrainingMeasurement,)
     undisturbed = True
     columns = (
@@ -290,10 +291,10 @@ class _ScalingReport(Report[TrainingMeasurement]):
         """Yields a row for each evaluation of each group, sorted by the number of devices."""
         groups: dict[Hashable, list[Evaluation[TrainingMeasurement]]] = {}
         for evaluation in evaluations:
+            options = evaluation.measurement.options
+            batch = options.effective_batch if self.shares_batch else options.batch_size
             if len(evaluation.measurement.full_ns):
-                groups.setdefault((_alike(evaluation), self._kept(evaluation.measurement)), []).append(
-                    evaluation
-                )
+                groups.setdefault((_alike(evaluation), batch), []).append(evaluation)
         for group in groups.values():
             ordered = sorted(group, key=devices_of)
             first = devices_of(ordered[0])
@@ -305,7 +306,7 @@ class _ScalingReport(Report[TrainingMeasurement]):
     def _row(self, evaluation: Evaluation[TrainingMeasurement], base_ns: float, first: int) -> Row:
         measured, summary = evaluation.measurement, TrainingSummary.of(evaluation.measurement)
         faster, more = base_ns / _mean_ns(evaluation), devices_of(evaluation) / first
-        speedup = self._speedup(faster, more)
+        speedup = faster if self.shares_batch else faster * more
         efficiency_percent = 100 * speedup / more
         communicate, whole = summary.communicate_ns, summary.mean_ns
         return {
@@ -322,26 +323,13 @@ class _ScalingReport(Report[TrainingMeasurement]):
             "communication": measured.options.communication or None,
         }
 
-    @abstractmethod
-    def _kept(self, measured: TrainingMeasurement) -> int:
-        """Returns the batch size that stays the same within a group."""
-
-    @abstractmethod
-    def _speedup(self, faster: float, more: float) -> float:
-        """Returns the speedup with ``more`` times as many devices, if a step is ``faster`` times as fast."""
-
 
 class WeakScalingReport(_ScalingReport):
     """Weak scaling: each device keeps its batch size, so efficiency is t1 / tN."""
 
     name = "weak_scaling"
     summary = "training with the same batch per device on more devices: speed-up and efficiency"
-
-    def _kept(self, measured: TrainingMeasurement) -> int:
-        return measured.options.batch_size
-
-    def _speedup(self, faster: float, more: float) -> float:
-        return faster * more
+    shares_batch = False
 
 
 class StrongScalingReport(_ScalingReport):
@@ -349,12 +337,7 @@ class StrongScalingReport(_ScalingReport):
 
     name = "strong_scaling"
     summary = "training with the same effective batch on more devices: speed-up and efficiency"
-
-    def _kept(self, measured: TrainingMeasurement) -> int:
-        return measured.options.effective_batch
-
-    def _speedup(self, faster: float, more: float) -> float:
-        return faster
+    shares_batch = True
 
 
 def devices_of(evaluation: Evaluation[TrainingMeasurement]) -> int:

@@ -50,6 +50,7 @@ _COPY = SpanKind("copy", TraceLevel.APPLICATION_TRACE)
 _PARTS = ("forward", "backward", "communicate", "update")
 
 
+@dataclass(eq=False)
 class StepTracing:
     """Records the spans of a run's steps; the loop calls it outside the timed parts of a step.
 
@@ -57,30 +58,26 @@ class StepTracing:
     (exactly the timed region) with its parts, one after the other. The layers of a profiler are below
     ``train``. The profiler is not closed here.
 
-    Args:
+    Attributes:
         scope: The parent of the steps; a scope without layers discards the layers of its steps.
         profiler: Records the layers; None records none.
         attributes: Attributes of every ``train_step`` and ``train``.
     """
 
-    def __init__(
-        self, scope: TraceScope, profiler: Profiler | None, attributes: Mapping[str, AttributeValue]
-    ) -> None:
-        self._scope = scope
-        self._recorder = scope.recorder
-        self._profiler = profiler
-        self._attributes = attributes
-        self._profiled = 0
+    scope: TraceScope
+    profiler: Profiler | None
+    attributes: Mapping[str, AttributeValue]
+    _profiled: int = 0
 
     @property
     def profiles(self) -> bool:
         """Whether a profiler is running, which slows the steps down and takes time between them."""
-        return self._profiler is not None
+        return self.profiler is not None
 
     def before_step(self) -> None:
         """Starts the profiler; called before a step is timed."""
-        if self._profiler is not None and not self._profiled:
-            self._profiler.start()
+        if self.profiler is not None and not self._profiled:
+            self.profiler.start()
 
     def after_step(
         self, step: int, samples: int, times_ns: tuple[int, int, int, int, int], parts: StepParts | None
@@ -95,12 +92,12 @@ class StepTracing:
             parts: The times of its parts, if known.
         """
         asked_ns, loaded_ns, placed_ns, begun_ns, ended_ns = times_ns
-        given = {**self._attributes, "batch_size": samples}
+        given = {**self.attributes, "batch_size": samples}
         whole = SpanKind.of("train_step", TraceLevel.APPLICATION_TRACE, **given)
-        step_scope = self._scope.add(whole, asked_ns, ended_ns, batch=step)
+        step_scope = self.scope.add(whole, asked_ns, ended_ns, batch=step)
         step_scope.add(_WAIT, asked_ns, loaded_ns, batch=step)
         step_scope.add(_COPY, loaded_ns, placed_ns, batch=step)
-        if not self._recorder.wants(TraceLevel.MODEL_TRACE):
+        if not self.scope.recorder.wants(TraceLevel.MODEL_TRACE):
             return
         train = SpanKind.of("train", TraceLevel.MODEL_TRACE, **given)
         inner = step_scope.add(train, begun_ns, ended_ns, batch=step)
@@ -109,10 +106,10 @@ class StepTracing:
             duration_ns: int = getattr(parts, f"{name}_ns")
             inner.add(SpanKind(name, TraceLevel.MODEL_TRACE), part_ns, part_ns + duration_ns, batch=step)
             part_ns += duration_ns
-        if self._profiler is not None:
+        if self.profiler is not None:
             self._profiled += 1
-            self._profiler.predicted(PredictWindow(inner.parent_id, begun_ns, ended_ns, step))
-            if self._profiled >= self._profiler.round_batches:
+            self.profiler.predicted(PredictWindow(inner.parent_id, begun_ns, ended_ns, step))
+            if self._profiled >= self.profiler.round_batches:
                 self.collect()
 
     def collect(self) -> None:
@@ -120,17 +117,17 @@ class StepTracing:
 
         If that fails, for example because the disk is full, the trace lacks layers; step times are complete.
         """
-        if self._profiler is None or not self._profiled:
+        if self.profiler is None or not self._profiled:
             return
         lost, self._profiled = self._profiled, 0
-        recorder = self._recorder
-        if not self._scope.layers:  # one that keeps nothing, on the same clock
+        recorder = self.scope.recorder
+        if not self.scope.layers:  # one that keeps nothing, on the same clock
             recorder = SpanRecorder(recorder.context, recorder.level, limit=0, clock=recorder.clock)
         try:
-            self._profiler.collect(recorder)
+            self.profiler.collect(recorder)
         except (InferometerError, OSError) as error:
-            self._recorder.note(f"no layers of {lost} steps: {one_line(error)}")
-            self._profiler.close()
+            self.scope.recorder.note(f"no layers of {lost} steps: {one_line(error)}")
+            self.profiler.close()
 
 
 _MOST_FAILURES = 10_000
