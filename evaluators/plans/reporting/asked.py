@@ -82,11 +82,7 @@ class Condition:
 
     @classmethod
     def parsed(cls, text: str, cases: Sequence[Case]) -> Condition:
-        """Parses a condition.
-
-        Raises:
-            ConfigurationError: The text cannot be parsed, or names a figure or dimension that no case has.
-        """
+        """Parses a condition; raises ConfigurationError if it is wrong, or no case has what it names."""
         parts = _CONDITION.fullmatch(text)
         if parts is None:
             raise ConfigurationError(f'"{text}" is not a condition, such as "latency_ms_p99 <= 50"')
@@ -400,11 +396,7 @@ class Asked:
         return (*lowest, *(Objective(name, highest=True) for name in self.maximize))
 
     def check(self) -> None:
-        """Raises an error if options exclude each other.
-
-        Raises:
-            ConfigurationError: Two options exclude each other.
-        """
+        """Raises ConfigurationError if two options exclude each other."""
         reports = {  # those other than the table
             "--failed": self.failed,
             "--minimize" if self.minimize else "--maximize": bool(self.objectives),

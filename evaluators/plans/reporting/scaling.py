@@ -62,11 +62,7 @@ class Quantity(Enum):
 
 
 def quantity_of(figure: str) -> Quantity:
-    """Returns whether a figure is a time or a rate, from the unit in its key.
-
-    Raises:
-        ConfigurationError: It is neither.
-    """
+    """Returns whether a figure is a time or a rate, by its unit; raises ConfigurationError if neither."""
     if _RATE.search(figure):
         return Quantity.RATE
     if _TIME.search(figure):

@@ -245,11 +245,7 @@ def _with_interval(row: Row, column: Column) -> str | None:
 
 
 def known_figures(cases: Sequence[Case], names: Sequence[str]) -> tuple[str, ...]:
-    """Returns the named figures, or the main figure if none is named.
-
-    Raises:
-        ConfigurationError: No case has one of them.
-    """
+    """Returns the named figures, or the main one; raises ConfigurationError if no case has one of them."""
     known = dict.fromkeys(name for case in cases for name in case.figures)
     for name in names:
         if name not in known:
@@ -380,11 +376,7 @@ def figure_values(name: str, figure: Figure | None, place: str = "") -> dict[str
 
 
 def check_dimensions(cases: Sequence[Case], names: Sequence[str]) -> None:
-    """Raises an error if no case has a dimension.
-
-    Raises:
-        ConfigurationError: The message names the unknown dimension, and the nearest one.
-    """
+    """Raises ConfigurationError, which names the nearest one, if no case has a dimension."""
     known = dict.fromkeys(name for case in cases for name in case.dimensions)
     for name in names:
         if cases and name not in known:

@@ -214,17 +214,24 @@ class Driver:
         self._tell(journal, run, result=result)
 
     def _note_too_large(self, run: Run) -> None:
-        size = _size(run, self.plan.batch_option)
+        size, others = self._batch(run)
         if size is not None:
-            others = _others(run, self.plan.batch_option)
             self._too_large[others] = min(size, self._too_large.get(others, size))
 
     def _why_too_large(self, run: Run) -> str | None:
-        size = _size(run, self.plan.batch_option)
-        least = self._too_large.get(_others(run, self.plan.batch_option))
+        size, others = self._batch(run)
+        least = self._too_large.get(others)
         if size is None or least is None or size <= least:
             return None
         return f"{self.plan.batch_option} {least:g} ran out of memory"
+
+    def _batch(self, run: Run) -> tuple[float | None, str]:
+        """Returns the batch size of a run, if it has one, and its other options and parameters."""
+        cell, option = run.cell, self.plan.batch_option
+        value = cell.options.get(option)
+        size = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        others = sorted((name, repr(each)) for name, each in cell.parameters.items() if name != option)
+        return size, repr((cell.words, others))
 
     def _tell(self, journal: Journal, run: Run, **what: Any) -> None:
         done = sum(
@@ -256,13 +263,3 @@ def _unnoted(folder: RunFolder, history: RunHistory | None) -> Result | None:
         return found
     known = history.result  # None after a loss, which is why the run begins again
     return found if known is not None and known.start_ns not in (0, found.start_ns) else None
-
-
-def _size(run: Run, option: str) -> float | None:
-    value = run.cell.options.get(option)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _others(run: Run, option: str) -> str:
-    """Returns the options and parameters of a cell other than its batch size."""
-    return repr((run.cell.words, sorted((n, repr(v)) for n, v in run.cell.parameters.items() if n != option)))

@@ -83,11 +83,7 @@ _RESULT = TypeAdapter(Result)
 
 
 def write_result(path: Path, result: Result) -> None:
-    """Writes a result atomically, and flushes it to the disk.
-
-    Raises:
-        OutputError: It cannot be written.
-    """
+    """Writes a result atomically, and flushes it to the disk; raises OutputError if it cannot be written."""
     with explained(OutputError, f"{path}: cannot be written"), replacing(path, synced=True) as file:
         file.write(json.dumps(asdict(result)).encode())
 
@@ -331,22 +327,14 @@ class RunFolder:
         return {"AGENT_DATA_DIR": str(self.data), "AGENT_DATABASE_ADDRESS": ""}
 
     def write(self, spec: RunSpec) -> None:
-        """Writes the specification of the run, and removes an earlier result.
-
-        Raises:
-            OutputError: It cannot be written.
-        """
+        """Writes the specification of the run, and removes an earlier result; raises OutputError."""
         with explained(OutputError, f"{self.path}: cannot be written"):
             self.data.mkdir(parents=True, exist_ok=True)
             self.result.unlink(missing_ok=True)
             (self.path / _SPEC).write_text(json.dumps(asdict(spec)), encoding="utf-8")
 
     def read(self) -> RunSpec:
-        """Reads the specification of the run.
-
-        Raises:
-            ConfigurationError: It cannot be read.
-        """
+        """Reads the specification of the run; raises ConfigurationError if it cannot be read."""
         try:
             return _SPEC_OF.validate_python(json.loads((self.path / _SPEC).read_text(encoding="utf-8")))
         except (OSError, ValueError, RecursionError) as error:
@@ -414,11 +402,7 @@ class PlanFolder:
             return False
 
     def keep(self, plan: Plan, cells: Iterable[Cell]) -> None:
-        """Stores the cells of a plan as the driver runs them, for readers that lack the plan's file.
-
-        Raises:
-            OutputError: They cannot be written.
-        """
+        """Stores the cells of a plan for readers that lack the plan's file; raises OutputError."""
         content = plan.model_dump(include={"name", "description", "repeat"})
         content["cells"] = [asdict(each) for each in cells]
         with explained(OutputError, f"{self.path}: cannot be written"), replacing(self.cells) as file:

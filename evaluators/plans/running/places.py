@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Protocol
 
@@ -376,16 +377,12 @@ class _Job:
 def _listed() -> list[_Job]:
     """Returns the jobs of this user that squeue lists; raises ConfigurationError if squeue fails."""
     answer = _asked(["squeue", "--me", "--noheader", "--states=all", f"--Format={_FORMAT}"])
-    return [_parsed(line) for line in answer.splitlines() if line.strip()]
-
-
-def _parsed(line: str) -> _Job:
-    fields = {}
-    for name, width in _WIDTHS.items():  # a name may have spaces
-        fields[name], line = line[:width].strip(), line[width:]
-    return _Job(
-        fields["JobID"], fields["State"], int(fields["RestartCnt"]), fields["Name"], fields["NodeList"]
-    )
+    ends = list(accumulate(_WIDTHS.values(), initial=0))  # by width, because a name may have spaces
+    jobs = []
+    for line in filter(str.strip, answer.splitlines()):
+        job, state, restarts, node, name = (line[begin:end].strip() for begin, end in pairwise(ends))
+        jobs.append(_Job(job, state, int(restarts), name, node))
+    return jobs
 
 
 def _name(folder: Path) -> str:

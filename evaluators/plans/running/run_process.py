@@ -23,6 +23,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
@@ -198,7 +199,8 @@ class Monitor(Closeable):
         read = [figures for pid in tree if (figures := _read(pid)) is not None]
         if read:
             cpu_s, resident, virtual = (sum(column) for column in zip(*read, strict=True))
-            self._seen.add(now_s, cpu_s, (resident, virtual, len(read)), gpus.read())
+            counts = {"resident_bytes": resident, "virtual_bytes": virtual, "processes": len(read)}
+            self._seen.add(now_s, cpu_s, counts, gpus.read())
 
 
 class _Running:
@@ -225,16 +227,11 @@ class _Seen:
         self._samples = 0
         self._first_s = self._last_s = self._load_s = 0.0
         self._cpu_s = self._load_cpu_s = 0.0
-        self._load = _Running()
-        self._counts = (_Running(), _Running(), _Running())
+        self._spreads: defaultdict[str, _Running] = defaultdict(_Running)
         self._gpus: list[dict[str, _Running]] = []
 
     def add(
-        self,
-        now_s: float,
-        cpu_s: float,
-        counts: tuple[float, float, float],
-        gpus: tuple[Mapping[str, float], ...],
+        self, now_s: float, cpu_s: float, counts: Mapping[str, float], gpus: Sequence[Mapping[str, float]]
     ) -> None:
         if not self._samples:
             self._first_s = self._load_s = now_s
@@ -245,10 +242,10 @@ class _Seen:
         self._cpu_s = max(self._cpu_s, cpu_s)
         passed_s = now_s - self._load_s
         if passed_s > 0 and passed_s >= self._shortest_s:
-            self._load.add(100 * (self._cpu_s - self._load_cpu_s) / passed_s, passed_s)
+            self._spreads["cpu_percent"].add(100 * (self._cpu_s - self._load_cpu_s) / passed_s, passed_s)
             self._load_s, self._load_cpu_s = now_s, self._cpu_s
-        for running, value in zip(self._counts, counts, strict=True):
-            running.add(value)
+        for name, value in counts.items():
+            self._spreads[name].add(value)
         for place, figures in enumerate(gpus):
             if place == len(self._gpus):
                 self._gpus.append({})
@@ -257,7 +254,8 @@ class _Seen:
 
     def summary(self, **of_monitor: Any) -> MonitorSummary:
         """Returns the summary with the given figures of the monitor itself."""
-        resident, virtual, processes = (running.spread() for running in self._counts)
+        names = ("cpu_percent", "resident_bytes", "virtual_bytes", "processes")
+        spreads: dict[str, Any] = {name: self._spreads[name].spread() for name in names}
         reached_s = (self._last_s - self._first_s) / (self._samples - 1) if self._samples > 1 else None
         gpus = (
             {name: spread for name, running in figures.items() if (spread := running.spread())}
@@ -268,10 +266,7 @@ class _Seen:
             samples=self._samples,
             reached_interval_s=reached_s,
             cpu_s=self._cpu_s,
-            cpu_percent=self._load.spread(),
-            resident_bytes=resident,
-            virtual_bytes=virtual,
-            processes=processes,
+            **spreads,
             gpus=tuple(gpus),
         )
 
