@@ -46,11 +46,7 @@ class NullTarget:
         self._answers = answers
 
     def submit(self, query: int) -> None:
-        """Answers a query.
-
-        Raises:
-            SessionError: No run has begun.
-        """
+        """Answers a query; raises SessionError if no run has begun."""
         if self._answers is None:
             raise SessionError("no run has begun; call begin before submit")
         self._answers.answered(query, self._clock())

@@ -91,11 +91,7 @@ class LocalTarget(Closeable):
         """Does nothing: a session in this process has no connection."""
 
     def begin(self, answers: Answers) -> None:
-        """Begins a run; a previous run that has not ended is cancelled.
-
-        Raises:
-            SessionError: The target is closed.
-        """
+        """Begins a run, and cancels one that has not ended; raises SessionError if the target is closed."""
         if self._closed:
             raise SessionError("the load target is closed; make another")
         if self._run is not None:
@@ -106,11 +102,7 @@ class LocalTarget(Closeable):
             sys.setswitchinterval(_SWITCH_INTERVAL_S)
 
     def submit(self, query: int) -> None:
-        """Puts a query into the queue; if the queue is full, the query fails.
-
-        Raises:
-            SessionError: No run has begun.
-        """
+        """Queues a query, which fails if the queue is full; raises SessionError if no run has begun."""
         run = self._run
         if run is None:
             raise SessionError("no run has begun; call begin before submit")

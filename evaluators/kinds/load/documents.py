@@ -92,11 +92,7 @@ def options_document(options: LoadOptions) -> Document:
 
 
 def options_of(stored: Any) -> LoadOptions:
-    """Returns the options stored in a document.
-
-    Raises:
-        KeyError, TypeError, ValueError: The documents are damaged.
-    """
+    """Returns the options stored in a document; raises KeyError, TypeError or ValueError if it is damaged."""
     given = restored(stored)
     scenario = given.get("scenario")
     options = checked(LoadOptions(**given | {"scenario": Scenario(scenario) if scenario else None}))

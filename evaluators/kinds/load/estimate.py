@@ -307,14 +307,14 @@ class Estimate:
         return (self.high_qps - self.low_qps) / 2 / self.rate_qps
 
 
+@dataclass(frozen=True, slots=True)
 class Estimator:
     """Estimates the rate from probes; ``seed`` is the seed for simulating a single server."""
 
-    def __init__(self, process: ArrivalProcess, bound_s: float, late_fraction: float, seed: int) -> None:
-        self._process = process
-        self._bound_s = bound_s
-        self._late_fraction = late_fraction
-        self._seed = seed
+    process: ArrivalProcess
+    bound_s: float
+    late_fraction: float
+    seed: int
 
     def estimate(self, seen: Sequence[Evidence], near_qps: float | None, simulated: int) -> Estimate | None:
         """Returns the estimate from the probes; None if they do not yet determine a rate.
@@ -328,8 +328,8 @@ class Estimator:
         if solved is None:
             reason = "the system does not behave like one server that serves query after query"
             return self._by_late_fraction(seen, reason)
-        sure = [e for e in seen if e.queries * self._late_fraction >= _SURE_LATE]
-        kept_qps = Bracket.of(sure, self._late_fraction).kept_qps
+        sure = [e for e in seen if e.queries * self.late_fraction >= _SURE_LATE]
+        kept_qps = Bracket.of(sure, self.late_fraction).kept_qps
         below_kept = kept_qps is not None and solved.rate_qps * NEAR < kept_qps
         if below_kept or self._refuted(solved, seen):
             reason = (
@@ -351,10 +351,10 @@ class Estimator:
         if not chosen:
             return None
         unanswered = sum(e.unanswered for e in chosen)
-        if unanswered > _FAILED_SHARE * self._late_fraction * sum(e.sent for e in chosen):
+        if unanswered > _FAILED_SHARE * self.late_fraction * sum(e.sent for e in chosen):
             return None
-        model = SingleServer.fitted([e.served for e in chosen], self._process, self._seed, simulated)
-        return model.solve(self._bound_s, self._late_fraction, near_qps) if model else None
+        model = SingleServer.fitted([e.served for e in chosen], self.process, self.seed, simulated)
+        return model.solve(self.bound_s, self.late_fraction, near_qps) if model else None
 
     def _refuted(self, solved: SolvedRate, seen: Sequence[Evidence]) -> bool:
         """Returns whether the late queries near the rate differ from the model by more than chance.
@@ -366,7 +366,7 @@ class Estimator:
             return False
         queries = sum(e.queries for e in confirming)
         expected = sum(
-            e.queries * self._late_fraction * (e.rate_qps / solved.rate_qps) ** solved.slope
+            e.queries * self.late_fraction * (e.rate_qps / solved.rate_qps) ** solved.slope
             for e in confirming
         )
         counted = (sum(e.late for e in confirming), sum(float(e.from_sending.late.sum()) for e in confirming))
@@ -378,7 +378,7 @@ class Estimator:
 
     def _by_late_fraction(self, seen: Sequence[Evidence], reason: str) -> Estimate | None:
         """Returns the estimate from the curve of late fractions; its interval covers both counts."""
-        kept, broken = Bracket.of(seen, self._late_fraction)
+        kept, broken = Bracket.of(seen, self.late_fraction)
         if kept is None or broken is None or broken > kept * NEAR:
             return None
         centre_qps = math.sqrt(kept * broken)
@@ -386,7 +386,7 @@ class Estimator:
         enough = sum(e.confirming for e in nearer) >= _ENOUGH_NEARER
         chosen = nearer if enough else [e for e in seen if e.near(centre_qps)]
         as_due, as_sent = (
-            late_fraction_root(Counts.joined(counts), self._late_fraction)
+            late_fraction_root(Counts.joined(counts), self.late_fraction)
             for counts in ([e.counts for e in chosen], [e.from_sending for e in chosen])
         )
         if as_due is None:

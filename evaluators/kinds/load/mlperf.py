@@ -43,11 +43,7 @@ _RESERVE = 1.25
 
 
 def check_loadgen() -> None:
-    """Checks that LoadGen can be imported.
-
-    Raises:
-        ConfigurationError: LoadGen is not installed, or cannot be imported.
-    """
+    """Raises ConfigurationError if LoadGen is not installed, or cannot be imported."""
     try:
         from inferometer.evaluators.kinds.load import mlperf_library  # noqa: F401 - only whether it can be imported
     except (ImportError, AttributeError) as error:
@@ -287,13 +283,10 @@ class _SystemUnderTest:
 
     def complete_given_up(self) -> int:
         """Completes the samples that have timed out; returns their number."""
-        samples = sorted(self._open.copy())
-        if not samples:
+        if not (samples := sorted(self._open.copy())):
             return 0
         outcome = self.log.queries(samples[0], samples[-1] + 1).outcome
-        return sum(
-            self._settle(sample) for sample in samples if outcome[sample - samples[0]] == Outcome.TIMED_OUT
-        )
+        return sum(self._settle(n) for n in samples if outcome[n - samples[0]] == Outcome.TIMED_OUT)
 
     def complete_open(self) -> None:
         """Completes every incomplete sample."""
@@ -318,11 +311,7 @@ class MlperfWork:
 
     @classmethod
     def of(cls, request: WorkloadRequest, scenario: Scenario) -> MlperfWork:
-        """Returns the work of a request that names a scenario.
-
-        Raises:
-            ConfigurationError: LoadGen is not installed, or the numbers are inconsistent.
-        """
+        """Returns the work of a request for a scenario; raises ConfigurationError if that cannot run."""
         check_loadgen()
         server = scenario is Scenario.SERVER
         bound_ms = request.latency_bound_ms or (LATENCY_BOUND_MS if server else None)

@@ -72,11 +72,7 @@ class LoadGenRun:
         self._thread.start()
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits until the run has ended, or for ``timeout_s``; returns whether it has ended.
-
-        Raises:
-            OutputError: LoadGen has failed.
-        """
+        """Waits at most ``timeout_s``; returns whether the run has ended, raises OutputError if it failed."""
         if not self._ended.wait(timeout_s):
             return False
         self._thread.join()
@@ -89,14 +85,10 @@ class LoadGenRun:
         """Tells LoadGen that a sample is done; must be called once for each sample."""
         mlperf_loadgen.QuerySamplesComplete([mlperf_loadgen.QuerySampleResponse(response, 0, 0)])
 
-    def leave(self, complete_open: Callable[[], None]) -> bool:
+    def leave(self, complete_open: Callable[[], None]) -> None:
         """Ends the run early if its last query was issued; otherwise abandons it.
 
-        Args:
-            complete_open: Completes each sample that was issued but is not complete.
-
-        Returns:
-            Whether the run ended, because its last query had been issued.
+        ``complete_open`` completes each sample that was issued but is not complete.
         """
         self._left.set()
         deadline_s = time.monotonic() + _LEAVE_S
@@ -104,9 +96,8 @@ class LoadGenRun:
             complete_open()
             if self._ended.wait(_LOOK_S):
                 self._thread.join()
-                return True
+                return
         _end_process_without_destructors()
-        return False
 
     def _run(self) -> None:
         sut = mlperf_loadgen.ConstructSUT(self._on_issue, lambda: None)  # it holds no query back

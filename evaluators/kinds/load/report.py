@@ -125,11 +125,8 @@ def _of_run(run: LoadRun) -> dict[str, Value]:
 
 def _interval(key: str, found: PercentileInterval | None) -> dict[str, Value]:
     """Returns a percentile and the ends of its interval, as columns whose names begin with ``key``."""
-    return {
-        key: in_ms(found.value_ns if found else None),
-        f"{key}_low": in_ms(found.low_ns if found else None),
-        f"{key}_high": in_ms(found.high_ns if found else None),
-    }
+    names = {key: "value_ns", f"{key}_low": "low_ns", f"{key}_high": "high_ns"}
+    return {column: in_ms(getattr(found, name, None)) for column, name in names.items()}
 
 
 def _percentiles(summary: LoadSummary, options: LoadOptions) -> dict[str, Value]:

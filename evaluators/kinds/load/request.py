@@ -177,11 +177,7 @@ class LoadRequest(ModelRequest):
 
     @property
     def process(self) -> ArrivalProcess:
-        """The arrival process of the queries.
-
-        Raises:
-            ConfigurationError: There is no such process.
-        """
+        """The arrival process of the queries; raises ConfigurationError if there is no such process."""
         from inferometer.evaluators.load.arrivals import arrival_process
 
         return arrival_process(self.arrival or options.ARRIVAL)

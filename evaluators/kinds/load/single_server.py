@@ -340,15 +340,10 @@ class SolvedRate:
 
 
 def _delay_s(service_s: NDArray[np.float64], backlog_s: NDArray[np.float64]) -> float:
-    """Returns how much longer queries that found the system idle take than queries that had to wait.
+    """Returns how many seconds longer queries take that found the system idle than those that had to wait.
 
-    Args:
-        service_s: float64, n; the service times, computed without a delay.
-        backlog_s: float64, n; see ``ServedQueries.backlog_s``.
-
-    Returns:
-        The delay in seconds. It is 0 if there are too few queries, or if the difference is too large for a
-        delay: more than half of a service time.
+    It is 0 if there are too few queries, or if the difference is too large for a delay: more than half of a
+    service time. The service times are those without a delay.
     """
     idle = backlog_s <= 0
     delay_s = 0.0
