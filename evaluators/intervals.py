@@ -105,8 +105,7 @@ def percentile_interval(latency_ns: NDArray[np.int64], percent: float) -> Percen
         raise ValueError(f"expected at least one latency in a row, found shape {list(latency_ns.shape)}")
     if not 0 < percent < 100:
         raise ValueError(f"percent is {percent}; allowed: above 0 and below 100")
-    values = np.where(latency_ns == NEVER_NS, np.inf, latency_ns.astype(np.float64))
-    return _interval(values, np.sort(values), percent)
+    return percentile_intervals(latency_ns, (percent,))[0]
 
 
 def percentile_intervals(

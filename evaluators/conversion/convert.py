@@ -438,9 +438,9 @@ def check_dataset(
         dataset: The dataset.
         on_progress: Called with the number of samples done, and their total.
     """
-    classes: set[str] = set()
+    labels: Counter[str] = Counter()
     kinds: Counter[str] = Counter()
-    labelled = payload_bytes = unprotected = failed = done = checksum = digested = 0
+    payload_bytes = unprotected = failed = done = checksum = digested = 0
     failures: list[str] = []
     samples = iter(dataset)
     with ThreadPoolExecutor(os.cpu_count() or 1) as threads:
@@ -449,8 +449,7 @@ def check_dataset(
             for sample, result in zip(part, results, strict=True):
                 done += 1
                 if sample.label is not None:
-                    labelled += 1
-                    classes.add(sample.label)
+                    labels[sample.label] += 1
                 if isinstance(result, InputError):
                     failed += 1
                     if len(failures) < _KEPT_FAILURES:
@@ -464,7 +463,7 @@ def check_dataset(
                     digested += digest is not None
             on_progress(done, len(dataset))
     whole = f"{checksum:0{DIGEST_BITS // 4}x}" if digested == done else None
-    counts = len(dataset), labelled, len(classes), payload_bytes, dict(kinds), unprotected
+    counts = len(dataset), labels.total(), len(labels), payload_bytes, dict(kinds), unprotected
     return DatasetCheck(dataset.backend, *counts, whole, failed, failures=tuple(failures))
 
 

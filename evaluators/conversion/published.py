@@ -74,11 +74,7 @@ PUBLISHED = (
 
 
 def find_published(name: str) -> PublishedDataset:
-    """Returns a dataset by its name.
-
-    Raises:
-        UnknownDatasetError: No such dataset exists.
-    """
+    """Returns a dataset by its name; raises UnknownDatasetError if there is none."""
     known = {dataset.name: dataset for dataset in PUBLISHED}
     if name.casefold() not in known:
         raise UnknownDatasetError.of(name, known)

@@ -119,11 +119,7 @@ class Encoding:
 
 
 def suffix_of(content: bytes) -> str:
-    """Returns the suffix for an image file, according to its first bytes.
-
-    Raises:
-        InputError: The format is not one that can be decoded.
-    """
+    """Returns the suffix for an image file by its first bytes; raises InputError for other formats."""
     for beginning, suffix in _BEGINNINGS.items():
         if content.startswith(beginning):
             return suffix
@@ -135,11 +131,7 @@ def suffix_of(content: bytes) -> str:
 
 
 def is_grey(payload: Payload) -> bool:
-    """Returns whether an image is grey, according to its header.
-
-    Raises:
-        InputError: It is not an image, or its header is damaged.
-    """
+    """Returns whether an image is grey, by its header; raises InputError if that is damaged."""
     if isinstance(payload, EncodedImage):
         mode = open_image(payload.content, FORMATS).mode
         return mode in _GREY_MODES or mode.startswith("I;16")
@@ -304,9 +296,7 @@ class LmdbWriter(DatasetWriter):
 class FolderWriter(DatasetWriter):
     """Writes images into class folders, numbered by their index; see ``DatasetWriter``."""
 
-    def __init__(self, folder: Path, encoding: Encoding, state: State) -> None:
-        super().__init__(folder, encoding, state)
-        self._labelled: bool | None = None
+    _labelled: bool | None = None
 
     def write(self, index: int, payload: Payload, label: str | None, number: int | None) -> Payload:
         """Writes the next sample."""

@@ -129,11 +129,7 @@ class RandomAccessFile:
             self.size = os.fstat(self._open()).st_size
 
     def read(self, size: int, offset: int) -> bytes:
-        """Returns the bytes from an offset: fewer than ``size`` if the file ends first.
-
-        Raises:
-            OSError: The file cannot be read.
-        """
+        """Returns ``size`` bytes from an offset, fewer if the file ends first; raises OSError."""
         number = self._number
         content = os.pread(self._open() if number is None else number, size, offset)
         if len(content) == size or offset + len(content) >= self.size:
@@ -224,11 +220,7 @@ def shown(value: object) -> str:
 
 
 def number(value: object, name: str) -> float:
-    """Returns a value from JSON that is a number.
-
-    Raises:
-        ValueError: The value is not a number, or not finite in float64; the message begins with ``name``.
-    """
+    """Returns a finite number from JSON; for others, raises ValueError, which begins with ``name``."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{name} is {shown(value)}, not a number")
     try:

@@ -105,11 +105,7 @@ class ImageDataset(StoredDataset):
 
     @abstractmethod
     def read(self, place: Place) -> EncodedImage:
-        """Reads one image; thread-safe.
-
-        Raises:
-            InputError, OSError: It cannot be read.
-        """
+        """Reads one image; thread-safe; raises InputError or OSError if that fails."""
 
 
 class FolderDataset(ImageDataset):

@@ -159,8 +159,7 @@ class ValidationDataset(StoredDataset):
     backend = default_name = NAME
 
     def _open(self, path: Path) -> int:
-        folder = path if path.is_dir() else path.parent
-        self._folder = folder
+        self._folder = folder = path if path.is_dir() else path.parent
         self._tar: RandomAccessFile | None = None
         self._members: Mapping[str, _Member] = {}
         names = []

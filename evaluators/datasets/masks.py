@@ -148,11 +148,7 @@ def _by_stem(folder: Path, accepted: Callable[[str], bool]) -> dict[str, Path]:
 
 
 def read_target(path: Path) -> TargetImage:
-    """Reads the image that a model should produce.
-
-    Raises:
-        DatasetError: The file cannot be read, or is not an image.
-    """
+    """Reads the image that a model should produce; raises DatasetError if that fails."""
     with _decoding("target", path):
         image = open_image(read_image(path).content, FORMATS)
         image.load()

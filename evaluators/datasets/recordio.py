@@ -66,11 +66,7 @@ def padded(length: int) -> int:
 
 
 def framed(content: bytes) -> bytes:
-    """Returns content as a record, split into as many parts as necessary.
-
-    Raises:
-        InputError: A part is too long.
-    """
+    """Returns content as a record of as many parts as necessary; raises InputError if one is too long."""
     cuts, found = [], content.find(MAGIC_BYTES)
     while found >= 0:
         if found % 4 == 0:

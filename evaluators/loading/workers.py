@@ -142,11 +142,7 @@ class SharedRows:
 
     @classmethod
     def of(cls, rows: int, parameters: InputParameters) -> Self:
-        """Allocates rows for inputs of a model.
-
-        Raises:
-            ConfigurationError: There is not enough memory.
-        """
+        """Allocates rows for inputs of a model; raises ConfigurationError if there is not enough memory."""
         size = rows * math.prod(_row_shape(parameters)) * _dtype_of(parameters).itemsize
         try:
             places, inputs = CONTEXT.RawArray(c_int64, rows), CONTEXT.RawArray(c_ubyte, size)

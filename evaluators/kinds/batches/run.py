@@ -128,10 +128,11 @@ class DatasetRun:
                 complete = self._repeat(scope if self.trace_level > TraceLevel.APPLICATION_TRACE else None)
         if not self._record.sizes:
             raise EvaluationInterrupted("stopped before a batch was measured; nothing was published")
+        predicted = any(self._record.sizes) and len(self._record.failures) < self._record.inputs
         return Evaluation(
             id=str(uuid.uuid4()),
             created_at=created_at,
-            status=Status.of(whole=complete, usable=self._record.is_usable),
+            status=Status.of(whole=complete, usable=predicted),
             system=self.system.description,
             dataset=self.dataset.identity,
             measurement=BatchMeasurement(
@@ -148,10 +149,6 @@ class DatasetRun:
 
     def _first(self, count: int) -> Iterator[Sample]:
         return itertools.islice(self.dataset, count)
-
-    @property
-    def _elapsed_s(self) -> float:
-        return self._elapsed_ns / _NS_PER_S
 
     @property
     def _elapsed_ns(self) -> int:
@@ -180,7 +177,7 @@ class DatasetRun:
         samples, in_vain = itertools.chain.from_iterable(map(self._first, itertools.repeat(full))), 0
         while in_vain < max(1, self._measured // size):  # where all batches fail, there is never enough
             before = record.times().full(size)
-            batches = plan.more(before, self._elapsed_s)
+            batches = plan.more(before, self._elapsed_ns / _NS_PER_S)
             if not batches:
                 return True
             if self.callbacks.stop_requested():
@@ -190,7 +187,7 @@ class DatasetRun:
                 for _, result in results:
                     self._end_batch()
                     record.add_again(result)
-                    if plan.spent(self._elapsed_s):
+                    if plan.spent(self._elapsed_ns / _NS_PER_S):
                         break
             in_vain = 0 if record.sizes.count(size) > len(before) else in_vain + batches
         return True
@@ -242,11 +239,6 @@ class _Record:
     @property
     def accuracy(self) -> Accuracy | None:
         return self.metric.accuracy if isinstance(self.metric, ClassificationMetric) else None
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether any input was predicted."""
-        return any(self.sizes) and len(self.failures) < self.inputs
 
     def add(self, samples: Sequence[Sample], result: BatchResult, keep_most: int | None) -> None:
         """Adds a batch of the first pass, and keeps at most ``keep_most`` predictions in total."""

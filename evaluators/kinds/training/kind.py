@@ -351,7 +351,7 @@ class TrainingKind(Kind[TrainingMeasurement]):
         measured = evaluation.measurement
         if not len(measured.full_ns):
             raise ValueError("full step; train with a smaller --batch_size")
-        return RunTimes.of_batches(measured.full_ns, measured.times.step_samples[measured.full])
+        return RunTimes.of_batches(measured.full_ns, measured.times.samples.sum(axis=0)[measured.full])
 
     def batch_times(self, measurement: TrainingMeasurement) -> tuple[NDArray[np.int64], int]:
         return measurement.times.slowest_ns, int(measurement.times.samples.sum())

@@ -65,12 +65,6 @@ class StepTimes:
         slowest: NDArray[np.int64] = self.whole_ns.max(axis=0)
         return slowest
 
-    @property
-    def step_samples(self) -> NDArray[np.int64]:
-        """int64, (steps,): the number of samples in each step over all ranks."""
-        total: NDArray[np.int64] = self.samples.sum(axis=0)
-        return total
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingMeasurement:

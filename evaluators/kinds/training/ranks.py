@@ -44,12 +44,11 @@ def run_ranks(
         InferometerError: Raised by ``work``.
     """
     rank, count = request.of_this_process(environ), request.num_ranks or 1
-    if rank is not None and rank.number:
-        callbacks = replace(callbacks, on_start=lambda _: None, on_progress=lambda _: None)
     if rank is not None:
+        if rank.number:
+            callbacks = replace(callbacks, on_start=lambda _: None, on_progress=lambda _: None)
         require_host(rank.address)
-        launched = request.rank is None and os.getppid() > 1
-        launcher = os.getppid() if launched else os.getpid()
+        launcher = os.getppid() if request.rank is None and os.getppid() > 1 else os.getpid()
         rank = replace(rank, servers=request.num_servers or rank.servers, launcher=launcher)
         if request.rank is None and "DMLC_ROLE" in environ:  # the tracker has started them
             companions = None
@@ -57,8 +56,7 @@ def run_ranks(
         found = work(rank, callbacks) if alone else in_ranks(work, [rank], callbacks, companions)
         yield from (evaluation for evaluation in found if rank.number == 0)
         return
-    alone = count == 1 and (companions is None or not companions(Rank()))
-    if alone:
+    if count == 1 and (companions is None or not companions(Rank())):
         yield from work(Rank(), callbacks)
         return
     with held_address() as address:

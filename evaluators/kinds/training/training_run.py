@@ -69,11 +69,6 @@ class StepTracing:
     attributes: Mapping[str, AttributeValue]
     _profiled: int = 0
 
-    @property
-    def profiles(self) -> bool:
-        """Whether a profiler is running, which slows the steps down and takes time between them."""
-        return self.profiler is not None
-
     def before_step(self) -> None:
         """Starts the profiler; called before a step is timed."""
         if self.profiler is not None and not self._profiled:
@@ -294,7 +289,8 @@ class TrainingRun:
             begun_ns = ended_ns
             if tracing is not None:
                 tracing.after_step(*self._record.last)
-                begun_ns = self.clock() if tracing.profiles else ended_ns
+                # a profiler takes time between the steps
+                begun_ns = ended_ns if tracing.profiler is None else self.clock()
             self.callbacks.on_progress(Progress(number + 1, self._total))
         return True
 
