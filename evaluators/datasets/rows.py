@@ -76,7 +76,7 @@ def read_csv(path: Path) -> Iterator[Row]:
         if not values:
             continue
         if header is None:
-            header = [name.strip() for name in values]
+            header = [name.strip() or f"column {place}" for place, name in enumerate(values, start=1)]
             if len(set(header)) < len(header):
                 raise DatasetError(f"{path}: line {number}: two columns have the same name")
             continue

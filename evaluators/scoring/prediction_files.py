@@ -272,11 +272,12 @@ class ProbabilitiesFile(PredictionFile):
         else:
             rows = read_rows(path, "probabilities", several=True)
         first = next(iter(rows.values()))
-        if not labels and isinstance(first, dict):
-            labels = tuple(first)
-        elif not labels and dataset.labels_are_indices:
-            labels = tuple(map(str, range(len(first))))
-        super().__init__(path, dataset, labels or sorted(_classes_of(dataset)))
+        if not labels:
+            numbers = tuple(map(str, range(len(first))))
+            in_order = not isinstance(first, dict) and dataset.labels_are_indices
+            labels = tuple(first if isinstance(first, dict) else sorted(_classes_of(dataset)))
+            labels = numbers if in_order or set(labels) <= set(numbers) else labels
+        super().__init__(path, dataset, labels)
         places = {name.casefold().strip(): place for place, name in enumerate(self.labels)}
         self._found = {key: self._in_order(key, value, places) for key, value in rows.items()}
 
@@ -346,9 +347,12 @@ class NumbersFile(PredictionFile):
         if path.suffix.casefold() == _NPZ:
             self._found = _vectors(path, dataset)
             return
-        rows = read_rows(path, "values", several=True).items()
-        named = ((key, value.values() if isinstance(value, dict) else value) for key, value in rows)
-        self._found = {key: np.array([*value], np.float64) for key, value in named}
+        of_csv, found = path.suffix.casefold() == ".csv", {}
+        for key, value in read_rows(path, "values", several=True).items():
+            if isinstance(value, dict) and not of_csv:  # whose names may have another order in each row
+                raise DatasetError(f'{path}: "{printable(key)}": its values are not a list of numbers')
+            found[key] = np.array([*(value.values() if of_csv else value)], np.float64)
+        self._found = found
 
     def _row(self, found: NDArray[np.float64]) -> Values:
         if not np.isfinite(found).all():

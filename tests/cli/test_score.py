@@ -63,6 +63,12 @@ def test_a_row_for_each_score_in_files(score: Any, tmp_path: Path) -> None:
     assert first["definition"].startswith("COCO AP (pycocotools")
 
 
+def test_classes_by_the_definition_of_voc(score: Any, tmp_path: Path) -> None:
+    data, found = coco(tmp_path), results(tmp_path / "found.json", RIGHT)
+    answer = score("detection", found, data, "-f", "csv", "--average_precision=voc", "--per_class")
+    assert [(row["class"], row["average_precision"]) for row in answer.rows] == [("cat", "0.5")]
+
+
 def test_masks_of_objects(score: Any, tmp_path: Path) -> None:
     data = coco(tmp_path)
     found = results(tmp_path / "found.json", RIGHT | {"segmentation": RUNS})
@@ -204,6 +210,9 @@ def test_numbers_that_are_none(score: Any, tmp_path: Path) -> None:
     answer = score("regression", rows, data)
     assert answer.code == 4
     assert 'line 2: "one" is not a number' in answer.error
+    named = tmp_path / "out.json"
+    named.write_text('{"1.png": {"x": 1, "y": 2}, "2.png": {"y": 2, "x": 1}}')
+    assert '"1.png": its values are not a list of numbers' in score("regression", named, data).error
 
 
 def test_labels(score: Any, tmp_path: Path) -> None:
@@ -282,6 +291,26 @@ def test_wrong_probabilities_are_refused(
     out.write_text(text)
     answer = score("classification", out, class_folders(tmp_path / "data"))
     assert (answer.code, message in answer.error) == (4, True), answer.error
+
+
+@pytest.mark.parametrize("name", ["out.npz", "out.csv", "lists.json", "objects.json"])
+def test_classes_that_are_numbers_have_their_order(score: Any, tmp_path: Path, name: str) -> None:
+    true, out = np.arange(12) % 11, tmp_path / name  # in the order of texts, 10 comes before 2
+    data, found = tmp_path / "data.npz", np.eye(12)[true]  # the last class does not occur
+    np.savez(data, inputs=np.zeros((12, 1), np.float32), labels=true)
+    names = sorted(map(str, range(12)))
+    if name.endswith("npz"):
+        np.savez(out, probabilities=found)
+    elif name.endswith("csv"):
+        rows = ("".join(f",{row[int(each)]}" for each in names) for row in found)
+        out.write_text("\n".join([f"id,{','.join(names)}", *(f"{n}{row}" for n, row in enumerate(rows))]))
+    elif name.startswith("lists"):
+        out.write_text(json.dumps({str(n): row.tolist() for n, row in enumerate(found)}))
+    else:
+        by_name = ({each: row[int(each)] for each in names} for row in found)
+        out.write_text(json.dumps({str(n): row for n, row in enumerate(by_name)}))
+    answer = score("classification", out, data, "-f", "csv", "--per_class")
+    assert [(row["class"], row["recall"]) for row in answer.rows] == [(str(n), "1.0") for n in range(11)]
 
 
 def test_several_labels(score: Any, tmp_path: Path) -> None:

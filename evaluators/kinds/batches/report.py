@@ -196,7 +196,10 @@ def class_rows(result: TaskResult | None) -> Iterator[dict[str, Value]]:
         found = {"labels": details["classes"], "IoU": details["class_iou"]}
     elif "classes" in details:
         names = {"labels": "name", "true": "objects", "predicted": "predictions", "AP": "AP"}
-        found = {name: [each[key] for each in details["classes"]] for name, key in names.items()}
+        found = {
+            name: [each.get(key, each.get("VOC_AP")) for each in details["classes"]]
+            for name, key in names.items()
+        }
     for place, label in enumerate(found.get("labels", ())):
         figures = {key: found[name][place] if name in found else None for key, name in _OF_CLASS.items()}
         yield {"class": label, **figures}

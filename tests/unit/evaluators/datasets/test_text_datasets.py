@@ -60,6 +60,10 @@ def test_a_row_of_a_csv_has_the_number_of_its_first_line(tmp_path: Path) -> None
     assert [sample.id for sample in dataset] == ["2", "4"]
 
 
+def test_columns_without_a_name_are_allowed_in_a_csv(tmp_path: Path) -> None:
+    assert texts(opened(tmp_path, "a.csv", "text,,\na,,1\n")) == [Text("a")]
+
+
 def test_pairs_answers_and_targets(tmp_path: Path) -> None:
     rows = [
         {"question": "who?", "context": "Ada.", "answers": ["Ada", "she"]},
