@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -159,9 +160,13 @@ def print_tables(tables: Sequence[Table], **printing: Any) -> int:
     return count
 
 
-def print_rows(
+def print_rows(columns: Sequence[Column], rows: Iterable[Row], **printing: Any) -> int:
+    """Writes rows as the options specify, and returns their number; see ``printer_of``."""
+    return printer_of(columns, **printing)(rows)
+
+
+def printer_of(
     columns: Sequence[Column],
-    rows: Iterable[Row],
     *,
     format_name: str,
     output: Path | None,
@@ -171,26 +176,31 @@ def print_rows(
     chosen: str | None = None,
     order: str | None = None,
     layouts: Mapping[str, Layout] = MappingProxyType({}),
-) -> int:
-    """Writes rows as the options of ``output_options`` specify, and returns their number.
+) -> Callable[[Iterable[Row]], int]:
+    """Returns the function that writes rows as the options specify, and returns their number.
 
-    ``layouts`` are the formats of the report that has the rows.
+    It checks the options, so a command calls it before it measures the rows. ``layouts`` are the formats of
+    the report that has the rows.
 
     Raises:
         ConfigurationError: A column is unknown, or the options exclude each other.
-        OutputError: The rows cannot be written.
+        OutputError: The rows cannot be written; the function raises it, too.
     """
     shown, name = columns if chosen is None else choose_columns(columns, chosen), format_name.lower()
-    return write(
+    put = partial(
+        write,
         shown,
-        rows if order is None else sort_rows(columns, rows, order),
-        layouts[name] if name in layouts else Format(name),
-        output or sys.stdout,
+        output_format=layouts[name] if name in layouts else Format(name),
+        destination=output or sys.stdout,
         append=append,
         overwrite=overwrite,
         header=not no_header,
         every_column=chosen is not None,
     )
+    if order is not None:
+        sort_rows(columns, (), order)
+    put(rows=None)
+    return lambda rows: put(rows=rows if order is None else sort_rows(columns, rows, order))
 
 
 def picture_of(plot: Path | None, printing: dict[str, Any]) -> PictureFile | None:

@@ -23,7 +23,7 @@ from inferometer.client.cli.output import (
     OUTPUT_NAMES,
     output_options,
     picture_of,
-    print_rows,
+    printer_of,
     say,
     say_drawn,
 )
@@ -119,17 +119,18 @@ def score(**given: Any) -> int:
 
     printing, per_class = {name: given.pop(name) for name in OUTPUT_NAMES}, given.pop("per_class")
     picture = picture_of(given["plot"], printing)
+    put = printer_of(CLASS_COLUMNS if per_class else COLUMNS, **printing)
     request, invocation = _request(given), current_invocation()
     with closing(ProgressBar("scoring")) as bar:
         found = scored(request, invocation.catalog, invocation.cache, bar)
     rows = list(rows_of(found.result, len(found.failures), found.dataset.name))
     chosen = any(printing[name] for name in ("output", "chosen", "order", "no_header"))
     if per_class:
-        print_rows(CLASS_COLUMNS, list(class_rows(found.result)), **printing)
+        put(class_rows(found.result))
     elif printing["format_name"].lower() == Format.TABLE.value and not chosen:
         _print_summary(found)
     else:
-        print_rows(COLUMNS, rows, **printing)
+        put(rows)
     if picture is not None:
         from inferometer.evaluators.kinds.batches.plot import drawing_of
 

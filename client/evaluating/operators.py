@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from inferometer.agent.operators.operator import Operator, chosen_operators, operators
 from inferometer.client.api.invocation import Invocation
 from inferometer.client.api.runner import Runner
-from inferometer.client.cli.output import INTERRUPTED, SUCCESS, on_a_page, print_rows, say
+from inferometer.client.cli.output import INTERRUPTED, SUCCESS, on_a_page, print_rows, printer_of, say
 from inferometer.client.evaluating.running import Console, evaluation_code
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.kinds.operators.cases import (
@@ -154,6 +154,7 @@ def run_operators(
     """
     evaluations, worst, console = list[Evaluation[OperatorMeasurement]](), SUCCESS, Console(None, aside=True)
     runner, report = Runner(invocation, console, publish=publish), on_a_page(OperatorsReport(), **printing)
+    put = printer_of(report.columns, layouts=report.layouts, **printing)
     for line in traced_lines(traced) if traced else ():
         say(line)
     try:
@@ -165,7 +166,7 @@ def run_operators(
                     worst = max(worst, code)
     finally:
         if evaluations:
-            print_rows(report.columns, report.rows(evaluations), layouts=report.layouts, **printing)
+            put(report.rows(evaluations))
     console.print_group()
     if traced:
         for line in explained_lines(traced, [row for each in evaluations for row in each.measurement.rows]):

@@ -38,9 +38,10 @@ class OutputFile:
         return str(self._path)
 
     def exists(self) -> bool:
-        """Returns whether the file exists."""
+        """Returns whether the file exists; raises OutputError if it or its folder cannot be written."""
         with self._refusing():
             if not self._path.exists():
+                self._path.parent.stat()
                 return False
             if self._path.is_dir():
                 raise OutputError(f"{self}: is a folder; name a file")
@@ -85,10 +86,8 @@ class OutputFile:
 
     def refuse_existing(self) -> None:
         """Checks, before the content exists, that ``create`` can succeed."""
-        with self._refusing():
-            if self.exists():
-                raise self.in_the_way()
-            self._path.parent.stat()
+        if self.exists():
+            raise self.in_the_way()
 
     def _write(self, target: Path, content: Content, *, new: bool) -> None:
         pieces = [content] if isinstance(content, str | bytes) else content

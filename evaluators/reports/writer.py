@@ -11,6 +11,7 @@ import itertools
 import json
 import math
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
@@ -142,7 +143,7 @@ class Format(str, Enum):
 
 def write(
     columns: Sequence[Column],
-    rows: Iterable[Row],
+    rows: Iterable[Row] | None,
     output_format: Format | Layout,
     destination: TextIO | Path,
     *,
@@ -156,7 +157,7 @@ def write(
     Args:
         columns: The columns, in order.
         rows: The rows, each with a value for every column. They are not kept in memory; a table reads all of
-            them before its first line.
+            them before its first line. None writes nothing, and raises the errors that rows would meet.
         output_format: The format, or one of the report's own.
         destination: A stream, or a file that does not exist unless ``append`` or ``overwrite`` is set. The
             file is written atomically.
@@ -178,17 +179,22 @@ def write(
     if not isinstance(destination, Path):
         if append or overwrite:
             raise ConfigurationError("append and overwrite are for a file; name one as the output")
+        if rows is None:
+            return 0
         return _write_stream(columns, rows, output_format, destination, header, every_column)
     file = OutputFile(destination)
     is_there = file.exists()
     if is_there and not (append or overwrite):
         raise file.in_the_way()
-    counted, count = _counted(rows)
+    counted, count = _counted(() if rows is None else rows)
     if append and is_there and (present := file.read()):
         pieces = _appended(present, columns, counted, output_format, file, header)
     else:
         pieces = _pieces(columns, counted, output_format, header)
-    file.write(pieces, overwrite=append or overwrite)
+    if rows is None:
+        deque(pieces, 0)  # what is there may be nothing that can be appended to
+    else:
+        file.write(pieces, overwrite=append or overwrite)
     return next(count)
 
 

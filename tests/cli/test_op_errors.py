@@ -43,6 +43,39 @@ def test_what_is_wrong_is_one_line(agent, words, message):
     assert answer.stdout == ""
 
 
+RUN = ("op", "run", "sqrt", "--shapes=small", "--framework_name=ONNXRuntime", "-r", "1")
+SCORE = ("score", "none.csv", "--task=regression")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        ((*RUN, "-o", "old.csv"), 7, "old.csv exists; append to it or overwrite it (--append, --overwrite)"),
+        ((*RUN, "-o", "none/new.csv", "--overwrite"), 7, "none/new.csv: the folder none does not exist"),
+        ((*RUN, "-o", "old.csv", "--append", "-f", "csv"), 7, "old.csv: has other columns than operator,"),
+        ((*RUN, "-o", "old.csv", "--append", "-f", "md"), 7, "nothing can be appended in this format"),
+        ((*RUN, "-o", "old.csv", "--append", "--overwrite"), 2, "append and overwrite exclude each other"),
+        ((*RUN, "--append"), 2, "append and overwrite are for a file; name one as the output"),
+        ((*RUN, "--columns=nosuch"), 2, 'unknown column "nosuch"'),
+        ((*RUN, "--sort=-nosuch"), 2, 'unknown column "nosuch"'),
+        ((*SCORE, "-o", "old.csv"), 7, "old.csv exists"),
+        ((*SCORE, "--sort=nosuch"), 2, 'unknown column "nosuch"'),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_the_measurement(
+    agent, tmp_path, monkeypatch, words, code, message
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "old.csv").write_text("other\n1\n")
+
+    answer = agent(*words)
+
+    assert (answer.code, answer.stdout) == (code, "")
+    assert message in answer.error
+    assert "published" not in answer.stderr
+    assert (tmp_path / "old.csv").read_text() == "other\n1\n"
+
+
 def test_a_missing_gpu_has_the_exit_code_of_a_missing_device(agent):
     answer = agent("op", "run", "add", "--gpu", "--gpu_device_id=63", "--framework_name=PyTorch")
 
