@@ -227,6 +227,19 @@ def test_a_table_that_does_not_fit_is_one_clear_line(
     assert said in answer.stderr + answer.stdout
 
 
+def test_several_labels_from_maps_have_the_order_of_the_manifest(
+    agent: Agent, models: Path, tmp_path: Path
+) -> None:
+    manifest = json.loads((models / "ZipNames.yml").read_text())
+    manifest["output"]["type"] = "multilabel_classification"
+    (tmp_path / "ZipNames.yml").write_text(json.dumps(manifest))
+    (tmp_path / "ZipNames.onnx").write_bytes((models / "ZipNames.onnx").read_bytes())
+    write_table(tmp_path / "rows.csv", NAMES, "labels")
+    right = float((models / "ZipNames.score").read_text()) / len(X)
+    answer = evaluated(agent, tmp_path, "ZipNames", table=str(tmp_path / "rows.csv"))
+    assert float(answer.figure("micro F1")) == pytest.approx(right, abs=0.05), answer.stderr
+
+
 def test_maps_of_other_classes_than_the_labels_are_refused(
     agent: Agent, models: Path, tmp_path: Path
 ) -> None:

@@ -145,6 +145,13 @@ def test_all_variants_are_in_one_list_and_mixed_profilers_in_two_tables(evaluate
     )
 
 
+def test_a_parameter_can_be_infinite(evaluations):
+    row = replace(ADD, parameters={"high": float("inf")})
+
+    [[entry]] = json.loads(text("json", measured(evaluations[0], row))).values()
+    assert entry["inputs"] == {"lhs": [1024, 1024], "rhs": [1024, 1024], "high": float("inf")}
+
+
 def test_without_rows_there_is_an_object_or_a_heading():
     assert text("json") == "{}"
     assert text("md").count("\n") == 2

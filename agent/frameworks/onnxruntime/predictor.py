@@ -153,7 +153,7 @@ class ONNXRuntimePredictor(Predictor):
             PredictionError: The labels are not these classes.
         """
         classes, output = list(maps[0]), self.manifest.output
-        if output.type in {"classification", "text_classification"}:
+        if output.type in _OF_CLASSES:
             of_index = {output.parameters.class_index(each): each for each in classes}
             ordered = [of_index[place] for place in range(len(classes)) if place in of_index]
             if len(ordered) < len(classes) or len(output.parameters.labels) > len(classes):
@@ -320,6 +320,7 @@ def _refusal(manifest: ModelManifest, options: PredictorOptions) -> str:
 
 _MAPS = "seq(map("
 _SHOWN = 5
+_OF_CLASSES = {"classification", "text_classification", "multilabel_classification"}
 _ELEMENT_TYPES = {"float": "float32", "double": "float64"}
 """ONNX Runtime's names for element types that differ from NumPy's."""
 

@@ -7,7 +7,6 @@ these. A list holds all rows of an operator; in opperf, the last of several vari
 
 from __future__ import annotations
 
-import ast
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -41,7 +40,7 @@ def _json_text(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Yields ``{operator: [{inputs: {…}, figures}]}``; a figure that was not measured has no key."""
     found: dict[str, list[dict[str, Any]]] = {}
     for row in sorted(rows, key=lambda row: str(row["api"])):
-        entry = {"inputs": ast.literal_eval(row["inputs"])}
+        entry = {"inputs": json.loads(row["inputs_json"])}
         for start, value in _figures(row).items():
             if value is not None:
                 entry[start + row["storage" if start.startswith("max") else "api"]] = value

@@ -5,6 +5,7 @@ The figures of one operator's rows are the times of a run with their interval, r
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -409,7 +410,8 @@ def _opperf_row(
         "forward_ms": in_ms(means.get(Mode.FORWARD)),
         "backward_ms": in_ms(means.get(Mode.BACKWARD)),
         "memory_bytes": most,
-        "inputs": str({**row.shapes, **row.parameters}),
+        "inputs": str(inputs := {**row.shapes, **row.parameters}),
+        "inputs_json": json.dumps(inputs),
         "framework": f"{evaluation.system.manifest.framework.name} {row.form}",
         "profiler": "python" if Mode.BOTH in asked and Mode.BACKWARD not in asked else "native",
         "api": row.api.removeprefix("nd."),
