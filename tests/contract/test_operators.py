@@ -52,6 +52,15 @@ def test_an_operator_computes_what_its_reference_does(name, framework):
             assert found.is_right, (form, case, found)
 
 
+def test_a_long_image_is_not_so_long_that_rounded_places_miss_its_pixels():
+    operator = operators()["spatial_transformer"]
+    [case] = operator.cases(Preset.SKEWED)
+    inputs = draw_inputs(operator, case, np.dtype(np.float32), 7)
+    call = runner("ONNXRuntime").prepare(operator, case, inputs, form="graph")
+    call.forward()
+    assert output_difference(operator, case, inputs, call.outputs(), "float32").is_right
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("name", [name for name, each in operators().items() if each.has_gradient])
 def test_the_gradients_of_an_operator_are_those_of_its_reference(name, framework):
