@@ -107,16 +107,22 @@ class Ratio:
         threshold: float,
     ) -> Ratio:
         """Returns a ratio with the verdict on its interval."""
-        (low, high), verdict = interval, Verdict.UNDECIDED
-        if low is not None and high is not None and math.isfinite(threshold):
-            more, most = higher_is_better(figure), 1 + threshold
-            if low > most:
-                verdict = Verdict.BETTER if more else Verdict.WORSE
-            elif high < 1 / most:
-                verdict = Verdict.WORSE if more else Verdict.BETTER
-            elif 1 / most <= low and high <= most:
-                verdict = Verdict.SAME
-        return cls(figure, *sides, value, low, high, threshold, verdict)
+        low, high = interval
+        return cls(figure, *sides, value, low, high, threshold, _verdict(figure, low, high, threshold))
+
+
+def _verdict(figure: str, low: float | None, high: float | None, threshold: float) -> Verdict:
+    if low is None or high is None or not math.isfinite(threshold):
+        return Verdict.UNDECIDED
+    above, below = Verdict.WORSE, Verdict.BETTER
+    if higher_is_better(figure):
+        above, below = below, above
+    if low > 1 + threshold:
+        return above
+    if high < 1 / (1 + threshold):
+        return below
+    within = 1 / (1 + threshold) <= low and high <= 1 + threshold
+    return Verdict.SAME if within else Verdict.UNDECIDED
 
 
 @dataclass(frozen=True, slots=True, eq=False)
