@@ -246,7 +246,7 @@ def _missing_here(request: PlanRequest, *, on_agents: bool) -> Counter[str]:
     if request.plan.slurm is not None:
         return found
     files, devices = _looked_at(request)
-    for cell in request.cells:
+    for cell in request.running:
         software = shown(cell.parameters.get(SOFTWARE))
         if isinstance(request.plan.software.get(software), ContainerSoftware) or cell.parameters.get(IMAGE):
             continue
@@ -334,13 +334,15 @@ def check_cells(invocation: Invocation, request: PlanRequest, agents: PlanAgents
         if not proven.issuperset(cell.argv):
             found = _problem(_parse, cell.argv, None if agents else invocation.catalog)
             proven.update(() if found else cell.argv)
-        found = found or _problem(_check_tasks, cell, request, agents)
-        if agents is not None and not found:
-            found = _problem(agents.able, cell)
+        found = found or _problem(_check_spellings, cell)
+        if not (found or cell.is_simulated):
+            found = _problem(_check_tasks, cell, request, agents)
+            if agents is not None and not found:
+                found = _problem(agents.able, cell)
         problems.update([found] if found else [])
     problems.update(_missing_here(request, on_agents=agents is not None))
     here = request.plan.slurm is None
-    of_software = check_software(request.plan, request.cells, here=here, on_agents=agents is not None)
+    of_software = check_software(request.plan, request.running, here=here, on_agents=agents is not None)
     problems.update([each for each in of_software if each not in problems])
     problems.update(_refusals(request))
     for problem, count in problems.items():
@@ -349,6 +351,21 @@ def check_cells(invocation: Invocation, request: PlanRequest, agents: PlanAgents
         return _WRONG
     say(f"checked     {len(request.cells)} cells: found none that cannot run")
     return 0
+
+
+def _check_spellings(cell: Cell) -> None:
+    """Raises ConfigurationError for a cell that gives an option by two names: only the last would count."""
+    given: dict[object, str] = {}
+    for name in (name for name, value in cell.options.items() if value is not None):
+        option = _spellings(cell.words).get(name.replace("-", "_"), name)
+        if (other := given.setdefault(option, name)) != name:
+            raise ConfigurationError(f"{other} and {name} are the same option; leave one of them out")
+
+
+@cache
+def _spellings(words: tuple[str, ...]) -> dict[str, click.Parameter]:
+    """Returns the parameter of a command for each name of an option."""
+    return {name.lstrip("-"): each for each in named_command(words).params for name in each.opts}
 
 
 _SHARING = (("predict", "dataset"), ("predict", "urls"))
@@ -391,7 +408,7 @@ def _refusals(request: PlanRequest) -> Iterator[str]:
     if request.plan.slurm is None:
         return
     refusal = cache(SlurmPlace(request.plan.slurm).refusal)
-    for cell in request.cells:
+    for cell in request.running:
         with suppress(ConfigurationError):  # already reported
             if problem := refusal(sbatch_options_of(cell, request.plan)):
                 yield problem

@@ -63,19 +63,23 @@ class PlanRequest:
 
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
-        """The cells of the plan, without those whose ``exp.status`` is ``disabled``."""
-        cells = cells_of(self.plan, environment=os.environ)
-        return tuple(each for each in cells if each.parameters.get(STATUS) != "disabled")
+        """The cells of the plan without the disabled ones; of equal cells, one that runs is kept."""
+        found: dict[str, Cell] = {}
+        for each in cells_of(self.plan, environment=os.environ, distinct=False):
+            is_new = each.id not in found or found[each.id].is_simulated
+            if is_new and each.parameters.get(STATUS) != "disabled":
+                found[each.id] = each
+        return tuple(found.values())
 
     @cached_property
-    def simulated(self) -> tuple[Cell, ...]:
-        """The cells whose command lines are printed, and which do not run: ``exp.status`` is ``simulate``."""
-        return tuple(each for each in self.cells if each.parameters.get(STATUS) == "simulate")
+    def running(self) -> tuple[Cell, ...]:
+        """The cells that run."""
+        return tuple(each for each in self.cells if not each.is_simulated)
 
     @cached_property
     def runs(self) -> tuple[Run, ...]:
         """All runs of the plan, in order."""
-        return tuple(runs_of(self.plan, [each for each in self.cells if each not in self.simulated]))
+        return tuple(runs_of(self.plan, self.running))
 
 
 def folder_of(invocation: Invocation, request: PlanRequest) -> PlanFolder:

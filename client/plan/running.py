@@ -77,7 +77,7 @@ def report_plan(
     if plot is not None and len(asked.objectives) > 2:
         raise ConfigurationError("--plot draws one or two objectives; leave out the others, or --plot")
     picture = picture_of(plot, printing)
-    runs = [Run(cell, number) for cell in request.cells for number in range(1, request.plan.repeat + 1)]
+    runs = [Run(cell, number) for cell in request.running for number in range(1, request.plan.repeat + 1)]
     history = read_history(folder_of(invocation, request).path)
     if asked.failed:
         found = failures(runs, history)
@@ -139,9 +139,9 @@ def run_plan(
     Raises:
         InferometerError: Another driver is running the plan, or the database or the folder cannot be written.
     """
-    for cell in request.simulated:
+    for cell in (each for each in request.cells if each.is_simulated):
         click.echo(shlex.join(("agent", *cell.argv)))
-    if request.simulated and not request.runs:
+    if not request.running:
         return SUCCESS
     folder, locks = folder_of(invocation, request), invocation.data_directory / PLANS / _LOCKS
     locks.mkdir(parents=True, exist_ok=True)
@@ -158,7 +158,7 @@ def run_plan(
             place=served or here,
             command=lambda run: _command(invocation, request, folder, run),
             locks=str(locks),
-            on_begin=lambda: folder.keep(request.plan, request.cells),
+            on_begin=lambda: folder.keep(request.plan, request.running),
             claim=served.claim if served is not None else lambda _: Claim(),
             on_progress=_say_progress,
             on_result=lambda run, result: _with_evaluations(store, folder, run, result, served),

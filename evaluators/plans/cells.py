@@ -300,6 +300,11 @@ class Cell:
         """A label for people that distinguishes the cell from others."""
         return " ".join(f"{name}={shown(value)}" for name, value in self.options.items())
 
+    @property
+    def is_simulated(self) -> bool:
+        """Whether its command line is printed, and it does not run."""
+        return self.parameters.get("exp.status") == "simulate"
+
 
 def tasks_of(cell: Cell) -> tuple[int, int]:
     """Returns the number of nodes that a cell runs on, and of its tasks on each of them; 1 by default.

@@ -146,7 +146,7 @@ class _Import:
         self._command = self._find_command()
         self._options = names.options_of(self._command)
         kept = {*names.DERIVED, *(names.GPUS if (self._set - self._defaults) & {*names.GPUS} else ())}
-        own = self._set - (kept & self._defaults)
+        own = self._set - ((kept & self._defaults) - {each for part in self._parts[2:] for each in part})
         self._names = {name: ours for name, ours in names.NAMES.items() if name in own}
         same = [each for each in names.GPUS if each in self._names]
         for each in same[1:]:

@@ -76,11 +76,11 @@ _OF_EACH_FRAMEWORK: Mapping[str, Name] = {
     "host_libpath": Name(LIBRARIES),
     "host_python_path": Name(reason=f"{_BUILD}PYTHONPATH"),
     "host_path": Name(reason=f"{_BUILD}PATH"),
-    "nvidia_layers": Name(reason="it requires NVIDIA's build of MXNet"),
-    "use_dali": Name(reason="NVIDIA's DALI is not supported"),
-    "scheduler": Name(reason="agent bench starts the scheduler itself"),
-    "cudnn_fastest": Name(reason="cudnn_benchmark includes it"),
-    "data_loader_only": Name(reason="the command bench ingestion only loads data"),
+    "nvidia_layers": Name(reason="it requires NVIDIA's build of MXNet", default=False),
+    "use_dali": Name(reason="NVIDIA's DALI is not supported", default=False),
+    "scheduler": Name(reason="agent bench starts the scheduler itself", default=False),
+    "cudnn_fastest": Name(reason="cudnn_benchmark includes it", default=False),
+    "data_loader_only": Name(reason="bench ingestion only loads data", default=False),
     "rendezvous": Name(reason=_RANKS),
     "distributed_rank": Name(reason=_RANKS),
     "distributed_rendezvous": Name(reason=_RANKS),
@@ -113,7 +113,7 @@ TABLE: Mapping[str, Name] = {
     VAR_ORDER: Name(instead="var_order in the plan determines it"),
     "exp.log_file": Name(reason="a plan names the folder and the log of each run itself"),
     "exp.id": Name(reason="each evaluation gets an id of its own"),
-    "exp.status_msg": Name(reason="the journal of a plan records what failed and why"),
+    "exp.status_msg": Name(reason="the journal of a plan records why runs failed", default=""),
     "exp.effective_batch": Name(reason=_COMPUTED, default="$(${exp.num_replicas} * ${exp.replica_batch})$"),
     "exp.num_replicas": Name(reason=_COMPUTED, default="$(${exp.num_local_replicas} * ${exp.num_nodes})$"),
     "exp.num_local_replicas": Name(
@@ -124,7 +124,7 @@ TABLE: Mapping[str, Name] = {
         reason="data is synthetic unless data_dir names a dataset",
         default="$('real' if '${exp.data_dir}' else 'synthetic')$",
     ),
-    "exp.use_tensor_core": Name(reason="the framework decides by dtype"),
+    "exp.use_tensor_core": Name(reason="the framework decides by dtype", default=True),
     "exp.sys_info": Name(reason="each evaluation records the host and its conditions"),
     "exp.ignore_past_errors": Name(reason="batch_option sets what is left out once memory has run out"),
     "exp.docker_args": _CONTAINER,
@@ -135,22 +135,22 @@ TABLE: Mapping[str, Name] = {
     "runtime.cuda_cache": Name(reason="set cell.env.CUDA_CACHE_PATH"),
     "runtime.visible_gpus": Name(reason="gpus determines it"),
     "runtime.python": Name(reason="cell.software determines the interpreter"),
-    **{f"exp.{each}": Name() for each in _UNREAD},
+    **{f"exp.{each}": Name(default=None if each == "framework_id" else "") for each in _UNREAD},
     **{f"runtime.EXPORT_CUDA_{each}": Name() for each in ("VISIBLE_DEVICES", "CACHE_PATH")},
-    "mxnet.data_dir": Name("data_dir"),
-    "mxnet.cudnn_autotune": Name("cudnn_benchmark"),
-    "mxnet.input_layout": Name("input_layout"),
-    "mxnet.model_layout": Name("model_layout"),
-    "mxnet.workspace": Name("workspace"),
-    "mxnet.preprocess_threads": Name("num_loader_threads"),
-    "mxnet.prefetch_buffer": Name("prefetch"),
+    "mxnet.data_dir": Name("data_dir", default=""),
+    "mxnet.cudnn_autotune": Name("cudnn_benchmark", default=True),
+    "mxnet.input_layout": Name("input_layout", default=""),
+    "mxnet.model_layout": Name("model_layout", default=""),
+    "mxnet.workspace": Name("workspace", default=1024),
+    "mxnet.preprocess_threads": Name("num_loader_threads", default=4),
+    "mxnet.prefetch_buffer": Name("prefetch", default=10),
     "mxnet.kv_store": Name("kv_store", _SUM, "device"),
     "mxnet.docker_image": Name(IMAGE),
-    "pytorch.data_dir": Name("data_dir"),
-    "pytorch.cudnn_benchmark": Name("cudnn_benchmark"),
-    "pytorch.data_backend": Name("data_backend"),
-    "pytorch.data_shuffle": Name("data_shuffle"),
-    "pytorch.num_loader_threads": Name("num_loader_threads"),
+    "pytorch.data_dir": Name("data_dir", default=""),
+    "pytorch.cudnn_benchmark": Name("cudnn_benchmark", default=True),
+    "pytorch.data_backend": Name("data_backend", default="caffe_lmdb"),
+    "pytorch.data_shuffle": Name("data_shuffle", default=False),
+    "pytorch.num_loader_threads": Name("num_loader_threads", default=4),
     "pytorch.docker_image": Name(IMAGE),
     "pytorch.kv_store": Name(reason=_SUM),
     **{f"{of}.{name}": each for of in FRAMEWORKS for name, each in _OF_EACH_FRAMEWORK.items()},
@@ -282,7 +282,7 @@ class GivenNames:
         if option := options_of(self._command).get(name):
             self._of_frameworks[name] = option
             return name
-        ours = _ours(name)
+        ours = self._spelled(_ours(name))
         if ours != name:
             for each in items_of(value):
                 if reason := why_not(name, each):
@@ -300,7 +300,11 @@ class GivenNames:
         )
 
     def _referred(self, name: str) -> str:
-        return name if name in self._known else NAMES.get(name, name)
+        return name if name in self._known else self._spelled(NAMES.get(name, name))
+
+    def _spelled(self, name: str) -> str:
+        """Returns ``model`` for ``model_name`` if the plan has it, as both are one option."""
+        return "model" if name == NAMES["exp.model"] and "model" in self._known else name
 
 
 def _ours(name: str) -> str:

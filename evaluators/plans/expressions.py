@@ -96,7 +96,7 @@ def _value(text: str) -> Any:
     compiled = _compiled(_parsed(text))
     try:
         return compiled()
-    except (TypeError, ValueError, LookupError, ArithmeticError) as error:
+    except (TypeError, ValueError, LookupError, ArithmeticError, re.error) as error:
         raise ValueError(f'"{_shown(text)}" cannot be evaluated: {error}') from error
 
 

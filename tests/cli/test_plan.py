@@ -342,6 +342,32 @@ def test_a_simulated_cell_is_printed_and_does_not_run(agent, plan, tmp_path):
         line.split()[0] for line in expanded if "--batch_size=1 " in f"{line} "
     ]
 
+    # two values of a parameter that is no option make equal cells, of which one is disabled, or only printed
+    for status in ("disabled", "simulate"):
+        twin = (
+            "-V",
+            "exp.twin=[a,b]",
+            "-E",
+            f"{{condition: {{exp.twin: a}}, parameters: {{exp.status: {status}}}}}",
+        )
+        assert (
+            agent("plan", "expand", plan, *words[:2], "-V", "batch_size=[1,2]", *twin).stdout.count("\n") == 2
+        )
+        told = agent("plan", "status", plan, *words[:2], "-V", "batch_size=[1,2]", *twin).stdout
+        assert told.splitlines()[0].split(": ")[1].startswith("2 cells, 2 runs")
+
+
+def test_a_simulated_cell_requires_nothing_of_this_machine(agent, plan):
+    words = ("-P", "exp.status=simulate", "-P", "cell.launcher=nosuchlauncher", "-P", "cell.nodes=2")
+    assert agent("plan", "run", plan, *words).code == 0
+    assert "nosuchlauncher is not installed" in agent("plan", "check", plan, *words[2:]).stderr
+
+
+def test_an_option_by_two_names_is_refused(agent, plan):
+    refused = agent("plan", "check", plan, "-P", "batch-size=2")
+    assert refused.code == 2
+    assert "batch-size and batch_size are the same option; leave one of them out" in refused.stderr
+
 
 ENGINE = f"""\
 #!{sys.executable}

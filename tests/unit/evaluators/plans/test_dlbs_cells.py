@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from tests.unit.evaluators.plans.test_dlbs_import import expanded, imported
 
 
@@ -35,3 +39,21 @@ def test_libraries_of_the_host_are_those_of_cells_without_docker() -> None:
         (cell,) = expanded(found)
         assert tuple(cell.parameters[f"cell.{name}"] for name in ("container", "library_path")) == chosen
         assert found.without_equal == ()
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ({"mxnet.workspace": 1024}, "cpu"),
+        ({"mxnet.workspace": 64}, "gpu"),
+        ({"mxnet.cudnn_autotune": False}, "gpu"),
+        ({"exp.data_store": "ssd"}, "gpu"),
+        ({}, "cpu"),
+    ],
+)
+def test_a_condition_on_a_default_of_dlbs_and_a_device_for_some_cells(
+    condition: dict[str, Any], expected: str
+) -> None:
+    extension = {"condition": condition, "parameters": {"exp.device_type": "cpu"}}
+    given = {"parameters": {"exp.framework": "mxnet", "exp.gpus": "0"}, "extensions": [extension]}
+    assert [each.options["device"] for each in expanded(imported(given))] == [expected]

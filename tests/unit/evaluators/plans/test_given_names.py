@@ -63,6 +63,12 @@ def test_names_of_dlbs_become_ours(name: str, ours: str) -> None:
     assert given().renamed({name: ["pytorch"]}) == {ours: ["pytorch"]}
 
 
+def test_the_model_of_dlbs_has_the_name_that_the_plan_uses() -> None:
+    plan = plan_of({**PLAN, "variables": {"model": ["a", "b"]}}, "plan")
+    found = GivenNames(plan, (), []).renamed({"exp.model": "c", "exp.data_dir": "/${exp.model}"})
+    assert found == {"model": "c", "data_dir": "/${model}"}
+
+
 def test_references_to_names_of_dlbs_become_ours() -> None:
     written = {"exp.data_dir": "/data/${exp.model}/${exp.phase}/${__condition.exp.model_0}"}
     assert given().renamed(written) == {
