@@ -137,14 +137,7 @@ def train(
         StoreError: The evaluation was not published; the message names the file that holds it.
     """
     _refuse_unknown("train", more, TrainingArguments, TrainingData, TrainingOptions)
-    check_value("ranks", ranks, "int", COUNT)
-    together = RankRequest(num_ranks=ranks if ranks > 1 else None)
-    found = together.of_this_process(os.environ)
-    if found is not None and found.count > 1:
-        raise ConfigurationError(
-            f"a launcher has started this process as {found}; the library starts ranks itself; "
-            "with a launcher, use agent bench training"
-        )
+    together = _together(ranks)
     values = {
         **more,
         "seed": seed,
@@ -165,6 +158,19 @@ def train(
     system = _system(invocation, model, more.get("version"), framework, **session)
     request = _training_request(invocation, system, values, data, together, communication)
     return Training(measured(invocation, training_job(request, together), publish=publish))
+
+
+def _together(ranks: int) -> RankRequest:
+    """Returns the request for ``ranks`` that this process starts."""
+    check_value("ranks", ranks, "int", COUNT)
+    together = RankRequest(num_ranks=ranks if ranks > 1 else None)
+    found = together.of_this_process(os.environ)
+    if found is not None and found.count > 1:
+        raise ConfigurationError(
+            f"a launcher has started this process as {found}; the library starts ranks itself; "
+            "with a launcher, use agent bench training"
+        )
+    return together
 
 
 def ingest(
