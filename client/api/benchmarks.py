@@ -16,7 +16,7 @@ from inferometer.client.api.arguments import (
     DeclaredTrainingArguments,
 )
 from inferometer.client.api.invocation import Invocation, library_invocation
-from inferometer.client.api.requests import dataset_choice, named_model, refuse_unknown, system_request
+from inferometer.client.api.requests import SystemArguments, dataset_choice, named_model, refuse_unknown
 from inferometer.client.api.runner import Systems, measured
 from inferometer.client.api.runs import Ingestion, Training
 from inferometer.evaluators.jobs.job import SystemRequest
@@ -252,7 +252,8 @@ def _system(
             f"model is {type(model).__name__}; give the name of a model with an architecture in code"
         )
     name, version = named_model(invocation.catalog, model, version)
-    return system_request(invocation, name, version=version, framework=framework, agent=None, **session)
+    given = {"version": version, "framework": framework, "agent": None, **session}
+    return SystemArguments(given).request(invocation, name)
 
 
 def _training_request(

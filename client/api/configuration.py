@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from inferometer.client.api.clusters import ClusterProfile
 from inferometer.client.api.directories import expanded
-from inferometer.manifests.errors import ConfigurationError, shown_value
+from inferometer.manifests.errors import ConfigurationError, explained, shown_value
 
 ARCHITECTURES_VARIABLE = "AGENT_ARCHITECTURES"
 _Count = Annotated[int, Field(ge=1)]
@@ -148,9 +148,8 @@ def load_configuration(path: Path | None) -> Configuration:
     if path is None:
         return Configuration()
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(f"configuration file {path}: {error.strerror or error}") from error
+        with explained(ConfigurationError, f"configuration file {path}"):
+            content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigurationError(
             f"configuration file {path}: is not YAML: {' '.join(str(error).split())}"

@@ -85,10 +85,6 @@ class KnownAgent:
         has_tls = secure if address.secure is None else address.secure
         return f"http{'s' if has_tls else ''}://{address.host}:{self.agent_info.http_port}"
 
-    def with_problem(self, problem: str) -> KnownAgent:
-        """Returns a copy of the agent, marked as unusable for a reason."""
-        return replace(self, problem=problem)
-
     def runs(
         self, model_name: str, framework_name: str | None = None, model_version: str | None = None
     ) -> bool:
@@ -180,14 +176,16 @@ def ask_agents(
 def _answered(agent: KnownAgent, answer: Probe | Exception) -> KnownAgent:
     """Returns the agent with its response or its problem; re-raises any error other than InferometerError."""
     if isinstance(answer, InferometerError):
-        return agent.with_problem(f"agent {agent.address}: {_NAMED.sub('', str(answer))}")
+        return replace(agent, problem=f"agent {agent.address}: {_NAMED.sub('', str(answer))}")
     if isinstance(answer, Exception):
         raise answer
     if answer.agent_info is not None:
         return KnownAgent(agent.address, agent.source, answer.agent_info, answer.open_sessions)
     if agent.agent_info is not None:  # it is alive, and its description is published
         return replace(agent, open_sessions=None)
-    return agent.with_problem(f"agent {agent.address}: responds, but gives no description: {answer.problem}")
+    return replace(
+        agent, problem=f"agent {agent.address}: responds, but gives no description: {answer.problem}"
+    )
 
 
 def _checked(agent: KnownAgent, tls: ClientTls | None) -> KnownAgent:
@@ -200,14 +198,17 @@ def _checked(agent: KnownAgent, tls: ClientTls | None) -> KnownAgent:
     try:
         address = AgentAddress.parse(agent.address)
     except ConfigurationError:
-        return agent.with_problem(f"agent {agent.address}: published with an address that is not host:port")
+        return replace(
+            agent, problem=f"agent {agent.address}: published with an address that is not host:port"
+        )
     agent = replace(agent, address=str(address))
     if tls is not None and address.secure is False:
-        return agent.with_problem(
-            f"agent {address}: published without TLS; to connect to it anyway, name it: --agent {address}"
-        )
+        remedy = f"to connect to it anyway, name it: --agent {address}"
+        return replace(agent, problem=f"agent {address}: published without TLS; {remedy}")
     if agent.agent_info and only_local_elsewhere(agent.address, agent.agent_info.hostname):
-        return agent.with_problem(f"agent {address}: only {agent.agent_info.hostname} itself can reach it")
+        return replace(
+            agent, problem=f"agent {address}: only {agent.agent_info.hostname} itself can reach it"
+        )
     return agent
 
 

@@ -17,7 +17,7 @@ import click
 
 from inferometer.agent.hardware.allocator import use_allocator_of_environment
 from inferometer.client.api.directories import ADDRESS_VARIABLE, configuration_path, directory
-from inferometer.manifests.errors import ConfigurationError
+from inferometer.manifests.errors import ConfigurationError, explained, one_line, printable
 
 if TYPE_CHECKING:
     from inferometer.agent.architectures.sources import Architectures
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 def quieten_libraries() -> None:
     """Formats each library warning as one line, and suppresses redundant warnings."""
-    warnings.formatwarning = lambda message, *_, **__: _warning_line(message)
+    # on one line, without the source line of the library
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {printable(one_line(str(message)))}\n"
     # Pillow's own limit, which is below --max_pixels
     warnings.filterwarnings("ignore", r"Image size .* could be decompression bomb")
     # gRPC would log each failed handshake in addition to the one-line error.
@@ -52,13 +53,6 @@ def set_logging(flags: Mapping[str, Any]) -> None:
     logging.getLogger("inferometer").setLevel(level)
 
 
-def _warning_line(message: Warning | str) -> str:
-    """Formats a library's warning as one line, without the source line of the library."""
-    from inferometer.manifests.errors import one_line, printable
-
-    return f"warning: {printable(one_line(str(message)))}\n"
-
-
 DEFAULT_DATABASE = "inferometer"
 ON_COMMAND_LINE = "on_command_line"
 """The key for the names of the global flags that were set on the command line, not by the environment."""
@@ -75,11 +69,8 @@ def read_secret(path: Path) -> str:
         ConfigurationError: The file cannot be read, or is not one line of text. The message does not contain
             the secret.
     """
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_BYTES + 1)
-    except OSError as error:
-        raise ConfigurationError(f"secret file {path}: {error.strerror or error}") from error
+    with explained(ConfigurationError, f"secret file {path}"), path.open("rb") as file:
+        content = file.read(_MAX_BYTES + 1)
     try:
         lines = content.decode("ascii").splitlines()
     except UnicodeDecodeError:

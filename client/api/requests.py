@@ -144,17 +144,6 @@ def _samples(inputs: object) -> NDArray[Any]:
     return inputs
 
 
-def system_request(
-    invocation: Invocation,
-    model: str | os.PathLike[str] | object,
-    *,
-    dataset: DatasetChoice = DatasetChoice(),  # noqa: B008 - frozen
-    **given: Any,
-) -> SystemRequest:
-    """Returns the request for a model and the place where it runs, from the library's arguments."""
-    return SystemArguments(given).request(invocation, model, dataset)
-
-
 class SystemArguments:
     """A model and the place where it runs, as specified by the library's arguments; see ``given_model``.
 

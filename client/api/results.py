@@ -9,6 +9,7 @@ import io
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from html import escape
+from importlib import import_module
 from typing import Any, ClassVar, Generic, TypeVar, overload
 
 from typing_extensions import Self
@@ -107,10 +108,8 @@ _Item = TypeVar("_Item")
 class Tabular(ABC):
     """The base class of objects that display as a table and can be converted for other programs."""
 
-    @property
-    @abstractmethod
-    def _columns(self) -> Sequence[Column]:
-        """The columns."""
+    _columns: Sequence[Column]
+    """The columns."""
 
     @property
     @abstractmethod
@@ -127,11 +126,7 @@ class Tabular(ABC):
         Raises:
             ConfigurationError: pyarrow is not installed.
         """
-        try:
-            import pyarrow  # type: ignore[import-untyped,import-not-found,unused-ignore]
-        except ImportError as error:
-            raise _missing("pyarrow") from error
-        return pyarrow.table(self.to_dict())
+        return _installed("pyarrow").table(self.to_dict())
 
     def to_pandas(self) -> Any:
         """Returns a ``pandas.DataFrame``.
@@ -139,11 +134,7 @@ class Tabular(ABC):
         Raises:
             ConfigurationError: pandas is not installed.
         """
-        try:
-            import pandas  # type: ignore[import-untyped,import-not-found,unused-ignore]
-        except ImportError as error:
-            raise _missing("pandas") from error
-        return pandas.DataFrame(self.to_dict())
+        return _installed("pandas").DataFrame(self.to_dict())
 
     def __repr__(self) -> str:
         """Returns the table as text, as wide as the terminal."""
@@ -180,20 +171,21 @@ class Rows(Items[Row]):
     """
 
     def __init__(self, columns: Sequence[Column], rows: Iterable[Row]) -> None:
-        self._of_all = tuple(columns)
+        self._columns = tuple(columns)
         self._items = tuple(rows)
-
-    @property
-    def _columns(self) -> Sequence[Column]:
-        return self._of_all
 
     @property
     def _table(self) -> Sequence[Row]:
         return self._items
 
 
-def _missing(package: str) -> ConfigurationError:
-    return ConfigurationError(f"{package} is not installed; pip install {package}, or use to_dict")
+def _installed(package: str) -> Any:
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{package} is not installed; pip install {package}, or use to_dict"
+        ) from error
 
 
 M = TypeVar("M", bound=Measurement)

@@ -17,7 +17,7 @@ from inferometer.evaluators.kinds.ingestion.kind import IngestionReport
 from inferometer.evaluators.kinds.ingestion.measurement import IngestionMeasurement, IngestionSummary
 from inferometer.evaluators.kinds.training.measurement import StepTimes, TrainingMeasurement, TrainingSummary
 from inferometer.evaluators.kinds.training.report import TrainingReport, TrainingStepsReport
-from inferometer.evaluators.reports.base import Column, Row, in_ms
+from inferometer.evaluators.reports.base import Row, in_ms
 
 if TYPE_CHECKING:
     import numpy as np
@@ -113,15 +113,13 @@ class Runs(Items[Run]):
         complete: Whether the sweep ran to the end; after Ctrl-C, it contains the measurements up to then.
     """
 
+    _columns = sweep.COLUMNS
+
     def __init__(self, cells: Sequence[SweepCell], *, complete: bool = True) -> None:
         self._cells = tuple(cells)
         self._items = tuple(Run(cell.evaluation) for cell in cells if cell.evaluation is not None)
         self.failures = {cell.name: cell.error for cell in cells if cell.error is not None}
         self.complete = complete and all(run.complete for run in self._items)
-
-    @property
-    def _columns(self) -> Sequence[Column]:
-        return sweep.COLUMNS
 
     @cached_property
     def _table(self) -> Sequence[Row]:

@@ -148,7 +148,19 @@ class DownloadBar:
         if self._bar is None:
             if self._waiting is not None:
                 self._waiting.hide()
-            self._bar = _new_bar()
+            from rich import progress as rich
+            from rich.console import Console
+
+            columns = (
+                rich.TextColumn("{task.description}", markup=False),
+                rich.BarColumn(),
+                rich.DownloadColumn(binary_units=True),
+                rich.TransferSpeedColumn(),
+                rich.TimeRemainingColumn(),
+            )
+            self._bar = rich.Progress(
+                *columns, console=Console(stderr=True), transient=True, auto_refresh=False
+            )
             self._bar.start()
         if progress.url not in self._tasks:
             self._tasks[progress.url] = self._bar.add_task(file_name(progress.url), total=None)
@@ -167,17 +179,3 @@ class DownloadBar:
             self._bar = None
             if self._waiting is not None:
                 self._waiting.show()
-
-
-def _new_bar() -> Bar:
-    from rich import progress
-    from rich.console import Console
-
-    columns = (
-        progress.TextColumn("{task.description}", markup=False),
-        progress.BarColumn(),
-        progress.DownloadColumn(binary_units=True),
-        progress.TransferSpeedColumn(),
-        progress.TimeRemainingColumn(),
-    )
-    return progress.Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)

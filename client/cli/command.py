@@ -18,7 +18,7 @@ from click.core import ParameterSource
 
 from inferometer.agent.hardware.allocator import VARIABLE, Allocator, use_allocator
 from inferometer.client.api.directories import ADDRESS_VARIABLE
-from inferometer.client.api.invocation import INVOCATION, Invocation, set_logging
+from inferometer.client.api.invocation import INVOCATION, ON_COMMAND_LINE, Invocation, set_logging
 from inferometer.client.cli.completing import OPTIONS, evaluations
 from inferometer.manifests.errors import OutputError, explained
 
@@ -258,8 +258,6 @@ def _remember(context: click.Context, parameter: click.Parameter, value: object)
     """Stores a global flag for the whole invocation. The command line overrides the environment."""
     source = context.get_parameter_source(str(parameter.name))
     if source is ParameterSource.COMMANDLINE:
-        from inferometer.client.api.invocation import ON_COMMAND_LINE
-
         flags = context.ensure_object(dict)
         flags[parameter.name] = value
         flags.setdefault(ON_COMMAND_LINE, set()).add(parameter.name)

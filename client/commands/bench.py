@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import click
@@ -41,7 +42,6 @@ from inferometer.evaluators.kinds.training.request import (
 from inferometer.manifests.errors import ConfigurationError, InferometerError, one_line
 
 if TYPE_CHECKING:
-    from inferometer.client.api.invocation import Invocation
     from inferometer.client.evaluating.benchmarks import BenchSystem
     from inferometer.evaluators.evaluation import Evaluation
     from inferometer.evaluators.jobs.job import Job
@@ -235,8 +235,9 @@ result_options = options(
 """Adds the options of repetition, output and publishing, and those that only DLBS has."""
 
 
-_Show: TypeAlias = "Callable[[Evaluation], None]"
-_Run: TypeAlias = "Callable[[Invocation, dict[str, Any], _Show], int]"
+_Made: TypeAlias = "tuple[Callable[[], Job[Evaluation[Any]]], Iterable[str]]"
+"""Makes the job of a benchmark; and notes for the user."""
+_Make: TypeAlias = "Callable[[dict[str, Any], BenchSystem], _Made]"
 _DEFAULT = "dlbs"
 _TRUTHS = {"true", "false"}
 
@@ -341,21 +342,37 @@ def dlbs(forward_only: bool | None, phase: str | None, data_loader_only: bool, *
     _finish(given, "training", _train)
 
 
-def _finish(given: dict[str, Any], phase: str, run: _Run) -> NoReturn:
+def _finish(given: dict[str, Any], phase: str, make: _Make) -> NoReturn:
     """Runs a benchmark and exits with its exit code; DLBS's format also has lines for a failure."""
-    from inferometer.client.evaluating.benchmarks import experiment_of, failure_lines, result_lines
+    from inferometer.client.evaluating.benchmarks import (
+        experiment_of,
+        failure_lines,
+        read_system,
+        result_lines,
+        take_tracing,
+    )
+    from inferometer.client.evaluating.running import print_summary, run_job
 
     dlbs = given["output"].lower() == "dlbs"
     count = given["num_gpus"] or len(given["gpus"] or ())
 
     def show(evaluation: Evaluation) -> None:
+        print_summary(evaluation)
         if dlbs:
             gpus = evaluation.system.device.is_gpu * max(1, count)
             for line in result_lines(experiment_of(given, phase, gpus), evaluation):
                 click.echo(line)
 
     try:
-        code = run(current_invocation(), dict(given), show)  # a copy, whose values it changes
+        invocation, values = current_invocation(), dict(given)
+        if make is not _ingest:
+            take_tracing(values, invocation)
+        system = read_system(values, invocation)
+        job, notes = make(values, system)
+        for note in (*system.notes, *notes):
+            invocation.notify(note)
+        publish, stable = given["publish"], given["require_stable"]
+        code = run_job(invocation, job(), publish=publish, require_stable=stable, show=show)
     except InferometerError as error:
         if dlbs:
             for line in failure_lines(experiment_of(given, phase, count), one_line(error)):
@@ -364,56 +381,25 @@ def _finish(given: dict[str, Any], phase: str, run: _Run) -> NoReturn:
     click.get_current_context().exit(code)
 
 
-def _train(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
-    from inferometer.client.evaluating.benchmarks import read_system, read_training, take_tracing
+def _train(given: dict[str, Any], system: BenchSystem) -> _Made:
+    from inferometer.client.evaluating.benchmarks import read_training
     from inferometer.evaluators.kinds.training.job import training_job
 
-    take_tracing(given, invocation)
-    system = read_system(given, invocation)
-    request, ranks = read_training(given, system)
-    _tell(invocation, system)
-    return _run(invocation, given, training_job(request, ranks, given["repeat"]), show)
+    return partial(training_job, *read_training(given, system), given["repeat"]), ()
 
 
-def _tell(invocation: Invocation, system: BenchSystem, notes: Iterable[str] = ()) -> None:
-    for note in (*system.notes, *notes):
-        invocation.notify(note)
-
-
-def _infer(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
-    from inferometer.client.evaluating.benchmarks import (
-        inference_notes,
-        read_inference,
-        read_system,
-        take_tracing,
-    )
+def _infer(given: dict[str, Any], system: BenchSystem) -> _Made:
+    from inferometer.client.evaluating.benchmarks import inference_notes, read_inference
     from inferometer.evaluators.kinds.batches.job import evaluation_job
 
-    take_tracing(given, invocation)
-    system = read_system(given, invocation)
     asked = click.get_current_context().get_parameter_source("workers") is ParameterSource.COMMANDLINE
     request = read_inference(given, system, given["workers"] if asked else None)
-    _tell(invocation, system, inference_notes(given))
-    return _run(invocation, given, evaluation_job(request), show)
+    return partial(evaluation_job, request), inference_notes(given)
 
 
-def _ingest(invocation: Invocation, given: dict[str, Any], show: _Show) -> int:
-    from inferometer.client.evaluating.benchmarks import read_data, read_system
+def _ingest(given: dict[str, Any], system: BenchSystem) -> _Made:
+    from inferometer.client.evaluating.benchmarks import read_data
     from inferometer.evaluators.kinds.ingestion.job import ingestion_job
 
-    system = read_system(given, invocation)
     request = IngestionRequest.of(system.request, given, read_data(given))
-    _tell(invocation, system)
-    return _run(invocation, given, ingestion_job(request, given["repeat"]), show)
-
-
-def _run(invocation: Invocation, given: dict[str, Any], job: Job[Evaluation[Any]], show: _Show) -> int:
-    """Runs a benchmark, and prints each evaluation's usual summary, followed by the output of ``show``."""
-    from inferometer.client.evaluating.running import print_summary, run_job
-
-    def both(evaluation: Evaluation) -> None:
-        print_summary(evaluation)
-        show(evaluation)
-
-    publish, stable = given["publish"], given["require_stable"]
-    return run_job(invocation, job, publish=publish, require_stable=stable, show=both)
+    return partial(ingestion_job, request, given["repeat"]), ()

@@ -40,12 +40,14 @@ from inferometer.client.commands.evaluation import (
     undisturbed,
 )
 from inferometer.client.web.documents import precision_text, system_document
+from inferometer.evaluators.drawing.writer import PictureFile
 from inferometer.evaluators.evaluation import Evaluation, Measurement
 from inferometer.evaluators.kinds.kind import SpanSource, timed_by
 from inferometer.evaluators.kinds.registry import kind_of
-from inferometer.evaluators.kinds.reports import LayersReport, TraceReport, heaviest
+from inferometer.evaluators.kinds.reports import LayersReport, OverviewReport, TraceReport, heaviest
 from inferometer.evaluators.kinds.summary import conditions_rows, name_width
 from inferometer.evaluators.reports.base import REPORTS, Report, describe, find_report
+from inferometer.evaluators.reports.output_file import OutputFile
 from inferometer.evaluators.reports.writer import Format, write
 from inferometer.evaluators.store.evaluation_store import EvaluationStore
 from inferometer.manifests.errors import OutputError, explained, printable
@@ -238,8 +240,6 @@ def report(output: Path, details: int, compared: int, overwrite: bool, **chosen:
     command that runs it again, and comparisons.
     """
     from inferometer.client.web.page import report_text
-    from inferometer.evaluators.kinds.reports import OverviewReport
-    from inferometer.evaluators.reports.output_file import OutputFile
 
     wanted, file = ChosenEvaluations(**chosen), OutputFile(output, appendable=False)
     if not overwrite:
@@ -340,8 +340,6 @@ def _write(
     if isinstance(report, TraceReport):
         explain(report, evaluations, count, f"{report.name}: ")
     if pictures and count:
-        from inferometer.evaluators.drawing.writer import PictureFile  # needs what only pictures need
-
         rows = list(rows_of(report, evaluations, store))
         for ending in dict.fromkeys(pictures):
             picture = PictureFile(folder / f"{report.name}.{ending}")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from inferometer.agent.operators.operator import Operator, chosen_operators, operators
 from inferometer.client.api.invocation import Invocation
 from inferometer.client.api.runner import Runner
+from inferometer.client.api.stored import find_one
 from inferometer.client.cli.output import INTERRUPTED, SUCCESS, on_a_page, print_rows, printer_of, say
 from inferometer.client.evaluating.running import Console, evaluation_code
 from inferometer.evaluators.evaluation import Evaluation, Status
@@ -75,7 +76,6 @@ def open_traced(
         ConfigurationError: The evaluation measured no inference batches, or its trace has no layers.
         StoreError: The database cannot be read.
     """
-    from inferometer.client.api.stored import find_one
     from inferometer.evaluators.kinds.batches.kind import inference_of
 
     with closing(invocation.open_store()) as store:

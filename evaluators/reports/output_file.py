@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from inferometer.agent.files import replacing
-from inferometer.manifests.errors import OutputError
+from inferometer.manifests.errors import OutputError, explained
 
 Content: TypeAlias = str | bytes | Iterable[str]
 """The content of a file: text, bytes, or text in pieces, which are read one by one."""
@@ -54,9 +54,8 @@ class OutputFile:
     def read(self) -> str:
         """Returns the text of the file."""
         try:
-            return self._path.read_bytes().decode("utf-8-sig")
-        except OSError as error:
-            raise OutputError(f"{self}: cannot be read: {error.strerror or error}") from error
+            with explained(OutputError, f"{self}: cannot be read"):
+                return self._path.read_bytes().decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise OutputError(f"{self}: is not text in UTF-8; name another file") from error
 

@@ -12,7 +12,7 @@ from inferometer.agent.files import replacing, sync
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.store import documents_v1
 from inferometer.evaluators.store.documents import Documents, from_documents, to_documents
-from inferometer.manifests.errors import StoreError
+from inferometer.manifests.errors import StoreError, explained
 
 _FORMAT = "inferometer evaluation"
 
@@ -87,9 +87,8 @@ def read_spool(path: Path) -> Evaluation:
         StoreError: The file cannot be read, is truncated, or holds something else.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be read: {error.strerror or error}") from error
+        with explained(StoreError, f"{path}: cannot be read"):
+            text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise StoreError(f"{path}: is not an evaluation: it is not text") from error
     try:

@@ -23,7 +23,7 @@ from inferometer.evaluators.kinds.operators.measurement import MachinePeak, Oper
 from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
 from inferometer.evaluators.kinds.operators.report import OperatorsReport, operator_lines
 from inferometer.evaluators.kinds.operators.request import FORMS, known, presets_of
-from inferometer.evaluators.reports.base import Column, Row
+from inferometer.evaluators.reports.base import Row
 from inferometer.manifests.errors import ConfigurationError
 
 
@@ -63,6 +63,8 @@ class OperatorRun(Result[OperatorMeasurement]):
 class OperatorRuns(Items[OperatorRun]):
     """The measured operators of several frameworks; displayed as one table, in a notebook with a picture."""
 
+    _columns = OperatorsReport.columns
+
     def __init__(self, evaluations: Iterable[Evaluation[OperatorMeasurement]]) -> None:
         self._items = tuple(map(OperatorRun, evaluations))
 
@@ -75,10 +77,6 @@ class OperatorRuns(Items[OperatorRun]):
     def peak(self) -> MachinePeak | None:
         """The peak performance of the machine; None if unknown."""
         return next((run.evaluation.measurement.peak for run in self._items), None)
-
-    @property
-    def _columns(self) -> Sequence[Column]:
-        return OperatorsReport.columns
 
     @cached_property
     def _table(self) -> Sequence[Row]:

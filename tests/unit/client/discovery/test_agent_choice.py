@@ -126,7 +126,9 @@ def test_agent_that_was_too_busy_to_say_its_load_comes_last():
 def test_load_is_that_of_the_moment_and_who_does_not_answer_is_not_picked():
     def ask(agents):
         return [
-            agent.with_problem("gone") if agent.address == "a:1" else replace(agent, open_sessions=sessions)
+            replace(agent, problem="gone")
+            if agent.address == "a:1"
+            else replace(agent, open_sessions=sessions)
             for agent, sessions in zip(agents, (0, 5, 2), strict=True)
         ]
 
@@ -140,7 +142,12 @@ def test_only_agents_that_fit_are_asked():
         asked.extend(agent.address for agent in agents)
         return agents
 
-    agents = [known("a:1", gpus=()), known("b:1"), known("c:1", models=()), known("d:1").with_problem("gone")]
+    agents = [
+        known("a:1", gpus=()),
+        known("b:1"),
+        known("c:1", models=()),
+        replace(known("d:1"), problem="gone"),
+    ]
     assert pick(agents, "gpu=H100", ask=ask) == "b:1"
     assert asked == ["b:1"]
 
@@ -182,9 +189,9 @@ def test_nobody_alive_or_answering_is_an_agent_error():
     with pytest.raises(AgentError, match=r"no agent is alive .* none is published or configured"):
         pick([])
     with pytest.raises(AgentError, match=r"no agent is alive .*: agent a:1: refused"):
-        pick([known("a:1").with_problem("agent a:1: refused")])
+        pick([replace(known("a:1"), problem="agent a:1: refused")])
     with pytest.raises(AgentError, match=r"none of the 1 agents that fit .* responds"):
-        pick([known("a:1")], ask=lambda agents: [agent.with_problem("gone") for agent in agents])
+        pick([known("a:1")], ask=lambda agents: [replace(agent, problem="gone") for agent in agents])
 
 
 @pytest.mark.parametrize(
