@@ -195,6 +195,9 @@ class Invocation:
         """The secret of served agents, from the flag, the environment or a file.
 
         A file on the command line takes precedence over a secret in the environment.
+
+        Raises:
+            ConfigurationError: The file cannot be read, or is not one line of text.
         """
         secret: str | None = self.flags.get("secret")
         file: str | None = self.flags.get("secret_file")
@@ -207,7 +210,11 @@ class Invocation:
 
     @cached_property
     def agent_tls(self) -> ClientTls | None:
-        """The client's TLS settings for served agents; None if neither flags nor configuration set any."""
+        """The client's TLS settings for served agents; None if neither flags nor configuration set any.
+
+        Raises:
+            ConfigurationError: A certificate is given without its key, or a key without its certificate.
+        """
         given = (self.flags.get(name) for name in ("tls_ca", "tls_cert", "tls_key"))
         authorities, certificate, key = (None if path is None else Path(path) for path in given)
         server_name = self.flags.get("tls_server_name")

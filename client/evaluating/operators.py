@@ -192,7 +192,12 @@ _UNCOVERED = (Column("framework_name", "framework"), Column("operator", "operato
 def print_operators(
     invocation: Invocation, categories: Sequence[str], frameworks: str | None, printing: Mapping[str, Any]
 ) -> None:
-    """Prints a row for each operator, with a column for each framework."""
+    """Prints a row for each operator, with a column for each framework.
+
+    Raises:
+        ConfigurationError: A category is unknown, or a framework runs no operators.
+        UnknownFrameworkError: The framework is unknown.
+    """
     groups = tuple(listed(categories))
     shown = chosen_operators(() if groups else operators(), groups)
     found = _coverages(invocation, frameworks, shown)
@@ -222,7 +227,12 @@ def _forms(coverage: Coverage, name: str) -> str:
 def print_uncovered(
     invocation: Invocation, categories: Sequence[str], frameworks: str | None, printing: Mapping[str, Any]
 ) -> None:
-    """Prints a row for each operator of a framework's own registry that the table does not use."""
+    """Prints a row for each operator of a framework's own registry that the table does not use.
+
+    Raises:
+        ConfigurationError: A category is given, or a framework runs no operators.
+        UnknownFrameworkError: The framework is unknown.
+    """
     if categories:
         raise ConfigurationError("--uncovered lists operators without a category; leave out --category")
     found = _coverages(invocation, frameworks, ())

@@ -131,7 +131,11 @@ class CallTarget(Closeable):
         self._release = self._hold()
 
     def begin(self, answers: Answers) -> None:
-        """Begins a run, and cancels a previous run that has not ended."""
+        """Begins a run, and cancels a previous run that has not ended.
+
+        Raises:
+            SessionError: The target is closed.
+        """
         if self._closed:
             raise SessionError("the load target is closed; make another")
         if self._run is not None:
@@ -139,7 +143,11 @@ class CallTarget(Closeable):
         self._run = CallFlight(answers, self.outcome, self.read)
 
     def submit(self, query: int) -> None:
-        """Sends a query; the query fails if too many are in flight."""
+        """Sends a query; the query fails if too many are in flight.
+
+        Raises:
+            SessionError: No run has begun.
+        """
         run = self._run
         if run is None:
             raise SessionError("no run has begun; call begin before submit")

@@ -85,7 +85,11 @@ class KServePredictor(Predictor):
             return self.read(answer).outputs
 
     def read(self, answer: bytes) -> InferReply:
-        """Reads an encoded answer."""
+        """Reads an encoded answer.
+
+        Raises:
+            PredictionError: The response is malformed, or lacks an output.
+        """
         try:
             reply = self.form.decode(answer)
             outputs = outputs_in_order(reply.outputs, self.form.outputs)

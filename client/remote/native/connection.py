@@ -131,6 +131,9 @@ class Connection(ServerConnection):
         """Sends one encoded ``PredictRequest`` and waits for the result.
 
         It is retried once if the connection was lost, as predicting changes nothing.
+
+        Raises:
+            InferometerError: See ``translate_errors``.
         """
         with translate_errors(self.address, opened=True):
             answer = retried(
@@ -144,17 +147,28 @@ class Connection(ServerConnection):
         """Sends one encoded ``PredictRequest`` without waiting; ``end_predict`` returns the answer.
 
         It uses the connection that ``hold`` opened last.
+
+        Raises:
+            SessionError: The connection is closed.
         """
         given = (*self.metadata, *metadata) if metadata else self.metadata
         return self.begin(self._loaded.future, request, metadata=given)
 
     def end_predict(self, call: grpc.Future[bytes]) -> bytes:
-        """Returns the encoded answer to a call, for ``read``, and waits for it if necessary."""
+        """Returns the encoded answer to a call, for ``read``, and waits for it if necessary.
+
+        Raises:
+            InferometerError: See ``translate_errors``.
+        """
         with translate_errors(self.address, opened=True):
             return self.reply(call)
 
     def stream(self, requests: Iterator[bytes], trace: RemoteTrace | None) -> grpc._CallIterator[bytes]:
-        """Begins a stream of encoded ``PredictStreamRequest`` messages, with the metadata of a trace."""
+        """Begins a stream of encoded ``PredictStreamRequest`` messages, with the metadata of a trace.
+
+        Raises:
+            SessionError: The connection is closed.
+        """
         metadata = (*self.metadata, *trace.metadata) if trace else self.metadata
         return self.begin(lambda: self._predict_stream(requests, metadata=metadata))
 
