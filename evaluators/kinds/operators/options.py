@@ -114,14 +114,14 @@ class OperatorOptions:
         argument="time_budget",
     )
     runs: int | None = declared(
-        None, "Measure this many runs instead.", "N", within=COUNT, flags=("-r", "--runs")
+        None, "Measure this many runs instead.", "N", within=COUNT, flags=("--runs", "-r")
     )
     warmup: int = declared(
         3,
         "The minimum number of warm-up runs, for each row.",
         "N",
         within=NOT_NEGATIVE,
-        flags=("-w", "--warmup"),
+        flags=("--warmup", "-w"),
     )
     seed: int = declared(0, "Seed of the inputs.", "N", within=SEED)
     processes: int = declared(1, "Fresh processes that measure each row, in turn.", "N", within=Range(1, 100))
