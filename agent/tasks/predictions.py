@@ -475,7 +475,10 @@ def find_layer(
         layer = names[0]
     tensor: NDArray[Any] = tensors[layer]
     if tensor is OF_WHOLE_BATCH:
-        raise PredictionError(f"output {layer} is one for the whole batch; predictions need one per input")
+        raise PredictionError(
+            f"output {layer} is one for the whole batch; predictions need one per input; for a model of one "
+            "input at a time, use batch_size 1"
+        )
     if tensor.dtype.kind not in kinds:
         raise PredictionError(f"output {layer} has element type {tensor.dtype}; predictions are numbers")
     return layer, tensor
