@@ -2,7 +2,7 @@
 
 import json
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -138,11 +138,14 @@ class _Server(ThreadingHTTPServer):
         super().__init__(*arguments)
         self.open = set()
         self.made = 0
+        self.dies = False
 
     def get_request(self):
         connection, address = super().get_request()
         self.open.add(connection)
         self.made += 1
+        if self.dies:  # it was on its way
+            connection.shutdown(2)
         return connection, address
 
     def shutdown_request(self, request):
@@ -167,9 +170,11 @@ class Running:
 
     def die(self):
         """Closes every connection in the middle of what it does."""
+        self.server.dies = True
         self.server.server_close()
         for connection in tuple(self.server.open):
-            connection.shutdown(2)
+            with suppress(OSError):
+                connection.shutdown(2)
 
 
 @contextmanager
