@@ -13,7 +13,7 @@ import torch
 import inferometer as im
 from inferometer.agent.inference.registry import Registry
 from inferometer.client.api.invocation import Invocation
-from inferometer.client.api.requests import dataset_choice, system_request
+from inferometer.client.api.requests import SystemArguments, dataset_choice
 from inferometer.evaluators.datasets.arrays import SyntheticDataset
 from inferometer.evaluators.kinds.batches.request import EvaluationRequest
 from tests.cli.conftest import Agent
@@ -138,7 +138,7 @@ def test_models_with_a_manifest_take_arrays_and_random_tensors(agent: Agent) -> 
 
 def test_the_same_seed_draws_the_same_tensors(onnx_file: Path) -> None:
     def drawn(seed: int) -> list[np.ndarray]:
-        choice = system_request(Invocation({}), onnx_file, **_PLAIN)
+        choice = SystemArguments(_PLAIN).request(Invocation({}), onnx_file)
         assert choice.given is not None
         parameters = choice.given.manifest.inputs[0].parameters
         return [each.read().array for each in SyntheticDataset(parameters.tensors, 70, seed)]  # type: ignore[union-attr]
@@ -213,7 +213,7 @@ def test_inputs_that_a_file_does_not_take_are_one_clear_line(agent: Agent, onnx_
 
 def test_a_model_in_memory_is_not_repeated_in_fresh_processes() -> None:
     choice = dataset_choice(None, SAMPLES)
-    system = system_request(Invocation({}), TinyNet(), dataset=choice, **_PLAIN)
+    system = SystemArguments(_PLAIN).request(Invocation({}), TinyNet(), choice)
     with pytest.raises(im.ConfigurationError, match="repeat starts fresh processes, but a model in memory"):
         EvaluationRequest(system=system, dataset=choice, repeat=2)
 

@@ -83,6 +83,6 @@ def test_memory_is_that_of_the_allocator_or_the_growth_of_the_process(kind: type
     if kind is Allocating:
         assert (found, of) == (7, "allocator")
     elif found is not None:  # where the system lets a process reset its peak
-        assert 64 * MIB <= found < 80 * MIB
+        assert 63 * MIB <= found < 80 * MIB  # the kernel counts pages of each core late
         assert of == "process"
     assert held.sum() == 64 * MIB
