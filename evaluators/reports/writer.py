@@ -182,7 +182,7 @@ def write(
         if rows is None:
             return 0
         return _write_stream(columns, rows, output_format, destination, header, every_column)
-    file = OutputFile(destination)
+    file = OutputFile(destination, appendable=isinstance(output_format, Format))
     is_there = file.exists()
     if is_there and not (append or overwrite):
         raise file.in_the_way()

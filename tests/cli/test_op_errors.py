@@ -51,6 +51,7 @@ SCORE = ("score", "none.csv", "--task=regression")
     ("words", "code", "message"),
     [
         ((*RUN, "-o", "old.csv"), 7, "old.csv exists; append to it or overwrite it (--append, --overwrite)"),
+        ((*RUN, "-o", "old.csv", "-f", "md"), 7, "old.csv exists; overwrite it (--overwrite)"),
         ((*RUN, "-o", "none/new.csv", "--overwrite"), 7, "none/new.csv: the folder none does not exist"),
         ((*RUN, "-o", "old.csv", "--append", "-f", "csv"), 7, "old.csv: has other columns than operator,"),
         ((*RUN, "-o", "old.csv", "--append", "-f", "md"), 7, "nothing can be appended in this format"),
