@@ -315,7 +315,7 @@ class Trainer(Closeable):
         Raises ArtifactError if the loss takes no output of this shape.
         """
         axes = ("time steps", "classes") if self.loss is Loss.CTC else ("classes",)
-        if len(shapes) != 1 or shapes[0][0] != 1 or len(shapes[0]) != 1 + len(axes):
+        if len(shapes) != 1 or len(shapes[0]) != 1 + len(axes) or shapes[0][0] != 1:
             raise ArtifactError(
                 f"{self}: its output for one sample has the shape {', '.join(map(str, shapes))}; allowed for "
                 f"the loss {self.loss.value}: (1, {', '.join(axes)})"

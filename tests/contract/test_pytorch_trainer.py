@@ -29,6 +29,7 @@ BROKEN = {
     "without_classes": (
         "self.fc = nn.Linear(5, 3)\n    def forward(self, data):\n        return self.fc(data).sum(1)"
     ),
+    "scalar": "self.fc = nn.Linear(5, 3)\n    def forward(self, data):\n        return self.fc(data).sum()",
     "failing": "self.fc = nn.Linear(5, 3)\n    def forward(self, data):\n        raise KeyError('absent')",
     "greedy": (
         "self.fc = nn.Linear(5, 3)\n    def forward(self, data):\n"
@@ -146,6 +147,7 @@ def test_options_that_pytorch_does_not_have_are_refused_with_those_that_it_has(d
     [
         ("frozen", "has no parameters that can be trained"),
         ("without_classes", r"has the shape \(1,\); allowed for the loss cross_entropy: \(1, classes\)"),
+        ("scalar", r"has the shape \(\); allowed for the loss cross_entropy: \(1, classes\)"),
         ("failing", "PyTorch failed to run the model: 'absent'"),
     ],
 )
