@@ -28,10 +28,7 @@ from inferometer.agent.hardware.environment import Device, usable_processors
 PROC = Path("/proc")
 SYS = Path("/sys")
 _NS_PER_S = 1_000_000_000
-_UNREPORTED = (
-    *(OSError, ValueError, IndexError, KeyError, ImportError),
-    *(pynvml.NVMLError, AttributeError),  # of NVIDIA's driver, and of a version of its library
-)
+_UNREPORTED = (OSError, ValueError, LookupError, ImportError, AttributeError, pynvml.NVMLError)
 _Read = TypeVar("_Read")
 
 

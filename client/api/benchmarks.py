@@ -164,8 +164,7 @@ def _together(ranks: int) -> RankRequest:
     """Returns the request for ``ranks`` that this process starts."""
     check_value("ranks", ranks, "int", COUNT)
     together = RankRequest(num_ranks=ranks if ranks > 1 else None)
-    found = together.of_this_process(os.environ)
-    if found is not None and found.count > 1:
+    if (found := together.of_this_process(os.environ)) is not None and found.count > 1:
         raise ConfigurationError(
             f"a launcher has started this process as {found}; the library starts ranks itself; "
             "with a launcher, use agent bench training"

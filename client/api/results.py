@@ -109,7 +109,6 @@ class Tabular(ABC):
     """The base class of objects that display as a table and can be converted for other programs."""
 
     _columns: Sequence[Column]
-    """The columns."""
 
     @property
     @abstractmethod

@@ -360,12 +360,11 @@ def _reported(
 
 def comparison_document(a: Side, b: Side, left_out: Sequence[str] = ()) -> dict[str, Any]:
     """Returns the comparison that ``agent compare`` makes by default, or why the two cannot be compared."""
+    ids = (",".join(each.id for each in side.evaluations) for side in (a, b))
     document: dict[str, Any] = {
         "a": _side(a),
         "b": _side(b),
-        "command": " ".join(
-            ("agent compare", *(",".join(each.id for each in s.evaluations) for s in (a, b)))
-        ),
+        "command": f"agent compare {' '.join(ids)}",
         "error": None,
     }
     try:

@@ -344,11 +344,12 @@ class _Followed:
         """Returns the plan's entry in the list of plans."""
         kept, driven = self._kept, self._folder.is_driven
         is_complete = self._counts[Ended.COMPLETE.value] == len(self._runs)
+        state = "running" if driven else "complete" if is_complete else "stopped"
         return {
             "name": self._folder.path.name,
             "description": kept.description if kept else "",
             "problem": "" if kept else _DAMAGED if self._stamp else _UNKEPT,
-            "state": "" if not kept else "running" if driven else "complete" if is_complete else "stopped",
+            "state": state if kept else "",
             "total": len(self._runs),
             "counts": {name: self._counts[name] for name in STATES if self._counts[name]},
             "changed": _moment(self._journal.changed_ns),

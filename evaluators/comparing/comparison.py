@@ -191,11 +191,12 @@ def compare_top1(a: Sequence[Accuracy], b: Sequence[Accuracy], *, threshold: flo
     reach = Z_95 * math.sqrt(variance)
     low, high = (math.exp(logs[1] - logs[0] + way * reach) for way in (-1, 1))
     value = 1.0 if shares[0] == shares[1] else shares[1] / shares[0] if shares[0] else math.inf
-    verdict = Verdict.WORSE if high < 1 else Verdict.UNDECIDED
     if 1 / (1 + threshold) <= value <= 1 + threshold:
         verdict = Verdict.SAME
     elif low > 1:
         verdict = Verdict.BETTER
+    else:
+        verdict = Verdict.WORSE if high < 1 else Verdict.UNDECIDED
     return Ratio(TOP1, shares[0], shares[1], value, low, high, threshold, verdict)
 
 

@@ -38,7 +38,7 @@ class OutputFile:
         return str(self._path)
 
     def exists(self) -> bool:
-        """Returns whether the file exists; raises OutputError if it or its folder cannot be written."""
+        """Returns whether the file exists; raises OutputError if it cannot be written or has no folder."""
         with self._refusing():
             if not self._path.exists():
                 self._path.parent.stat()

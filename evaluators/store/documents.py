@@ -340,10 +340,6 @@ def _evaluation_document(evaluation: Evaluation) -> Document:
     environment, dataset = system.environment, evaluation.dataset
     readable_before = manifest.output.type in _FIRST_TASKS and dataset.sample_ids is None
     readable_before = readable_before and evaluation.status is not Status.FAILED
-    known_dataset = fields_of(replace(dataset, sample_ids=None))
-    del known_dataset["sample_ids"]
-    if dataset.sample_ids is not None:
-        known_dataset["sample_ids_checksum"] = dataset.sample_ids_checksum
     return {
         "_id": evaluation.id,
         "schema_version": _WITHOUT_TASKS if readable_before else SCHEMA_VERSION,
@@ -365,7 +361,7 @@ def _evaluation_document(evaluation: Evaluation) -> Document:
         "environment": fields_of(environment),
         "machine_architecture": storable_text(environment.architecture),
         "hostname": storable_text(environment.hostname),
-        "dataset": known_dataset,
+        "dataset": _dataset_document(dataset),
         "trace_level": evaluation.trace_level.name,
         "batch_size": evaluation.measurement.batch_size,
         "elapsed_ns": evaluation.measurement.elapsed_ns,
@@ -408,6 +404,14 @@ def _evaluation(head: Stored, parts: Mapping[str, Sequence[Stored]]) -> Evaluati
         conditions=_conditions(head.get("conditions")),
         process=None if head.get("process") is None else int(head["process"]),
     )
+
+
+def _dataset_document(dataset: DatasetIdentity) -> Document:
+    document = fields_of(replace(dataset, sample_ids=None))
+    del document["sample_ids"]
+    if dataset.sample_ids is not None:
+        document["sample_ids_checksum"] = dataset.sample_ids_checksum
+    return document
 
 
 def _dataset(head: Stored, parts: Mapping[str, Sequence[Stored]]) -> DatasetIdentity:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -324,11 +324,11 @@ class KServeTarget(CallTarget):
     def _preprocess_and_send(self, query: int, run: CallFlight) -> None:
         if not run.wants(query):
             return
-        payload, slot = self._payloads[query % len(self._payloads)], None
-        with suppress(IndexError):
+        payload, request, begin = self._payloads[query % len(self._payloads)], b"", self._begin_of(query)
+        try:
             slot = self._slots.popleft()
-        request = b""
-        begin = self._begin_of(query)
+        except IndexError:
+            slot = None
         try:
             if slot is None:
                 batch = self._preprocessor.new_batch(1)

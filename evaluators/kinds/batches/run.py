@@ -173,8 +173,8 @@ class DatasetRun:
     def _repeat(self, scope: TraceScope | None) -> bool:
         """Repeats the full batches until enough is measured; returns False if stopped first."""
         plan, record, size = LengthPlan(self.options), self._record, self.options.batch_size
-        full = self._measured // size * size
-        samples, in_vain = itertools.chain.from_iterable(map(self._first, itertools.repeat(full))), 0
+        full, in_vain = self._measured // size * size, 0  # the inputs of the full batches, which are repeated
+        samples = itertools.chain.from_iterable(map(self._first, itertools.repeat(full)))
         while in_vain < max(1, self._measured // size):  # where all batches fail, there is never enough
             before = record.times().full(size)
             batches = plan.more(before, self._elapsed_ns / _NS_PER_S)

@@ -125,8 +125,8 @@ def _of_run(run: LoadRun) -> dict[str, Value]:
 
 def _interval(key: str, found: PercentileInterval | None) -> dict[str, Value]:
     """Returns a percentile and the ends of its interval, as columns whose names begin with ``key``."""
-    names = {key: "value_ns", f"{key}_low": "low_ns", f"{key}_high": "high_ns"}
-    return {column: in_ms(getattr(found, name, None)) for column, name in names.items()}
+    ends = (found.value_ns, found.low_ns, found.high_ns) if found else (None, None, None)
+    return dict(zip((key, f"{key}_low", f"{key}_high"), map(in_ms, ends), strict=True))
 
 
 def _percentiles(summary: LoadSummary, options: LoadOptions) -> dict[str, Value]:

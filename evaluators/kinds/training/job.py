@@ -346,7 +346,7 @@ def _run(
     options = replace(request.options, ranks=ranks, devices=devices, loss=trainer.loss.value)
     name, size = f"synthetic data (seed {request.data.seed})", loader.batches * options.effective_batch
     synthetic = DatasetIdentity(SYNTHETIC, name, None, None, size)
-    identity = sources.training.identity if sources.training else synthetic
+    identity = synthetic if sources.training is None else sources.training.identity
     effective = f" × {ranks * devices}" if ranks * devices > 1 else ""
     work = f"training, batch {options.batch_size}{effective}, {options.precision}, {options.optimizer}"
     callbacks.on_start(JobStart(system, identity.name, identity.size, work))
