@@ -418,7 +418,7 @@ def ratio_interval(
         parts: float64, samples × columns.
         wholes: float64, of the same shape; a column whose sum is 0 is left out of the mean.
         power: The exponent; 0.5 for roots of mean squares.
-        counts: How many equal samples each row stands for; None means one.
+        counts: The number of equal samples that each row represents; None means one.
 
     Returns:
         The interval; None for fewer than ``LEAST_SAMPLES``, or if too many draws have no spread.

@@ -282,7 +282,7 @@ class TextParameters(Part):
     @model_validator(mode="after")
     def _windows_of_the_second(self) -> TextParameters:
         if self.window_overlap is not None and self.truncation is not Truncation.ONLY_SECOND:
-            raise ValueError("window_overlap requires truncation: only_second, the text that has windows")
+            raise ValueError("window_overlap requires truncation: only_second")
         return self
 
     @field_validator("layers", mode="before")

@@ -105,7 +105,7 @@ class _StrictLoader(yaml.SafeLoader):
         size = self._sizes.get(anchor, 0)
         self._composed, self._aliased = self._composed + size, self._aliased + size
         if not size or self._aliased > _MOST_ALIASED:
-            many = f"; aliases stand for more than {_MOST_ALIASED:,} values, so write some of them out"
+            many = f"; aliases expand to more than {_MOST_ALIASED:,} values; write out some of them"
             reason = many if size else " within its own value"
             raise yaml.composer.ComposerError(
                 None,

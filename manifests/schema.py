@@ -368,7 +368,7 @@ class ModelManifest(Manifest):
     def _answers_in_windows(self) -> ModelManifest:
         overlaps = {getattr(each.parameters, "window_overlap", None) for each in self.inputs}
         if overlaps != {None} and (len(self.inputs) > 1 or self.output.type != "question_answering"):
-            raise ValueError("window_overlap is for the only input of a model for question_answering")
+            raise ValueError("window_overlap requires a model for question_answering with only one input")
         return self
 
     @property

@@ -334,7 +334,7 @@ class ModelSignature:
         attributes: Properties that identify a model in memory, such as its class.
         checksums: Checksums of a model in memory, such as that of its parameters.
         outputs: The outputs, as far as the file declares them.
-        operators: The operator that makes each output, such as ``Softmax``, by the output's name.
+        operators: The operator that computes each output, such as ``Softmax``, by the output's name.
         classes: The names of the classes that the file contains, in the order of its scores.
     """
 

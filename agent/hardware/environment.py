@@ -61,7 +61,7 @@ class Device:
         """
         found = re.fullmatch(r"(cpu|gpu|cuda)(?:[:(](\d{1,9})\)?)?", name.strip().lower())
         if found is None:
-            raise ConfigurationError(f'unknown ctx "{name}"; give cpu, gpu, or a certain GPU such as gpu(1)')
+            raise ConfigurationError(f'unknown ctx "{name}"; give cpu, gpu, or one GPU, such as gpu(1)')
         return CPU if found[1] == "cpu" else cls(DeviceKind.GPU, int(found[2] or 0))
 
 

@@ -51,7 +51,7 @@ class Wanted:
 
 
 Task: TypeAlias = tuple[Mapping[str, Any], str, str]
-"""The ``output`` of a manifest that outputs suggest; ``certain``, ``likely`` or ``guess``; and the reason."""
+"""The ``output`` field that a model's outputs suggest; ``certain``, ``likely`` or ``guess``; the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class GivenModel:
     notes: tuple[str, ...] = ()
     checksums: Mapping[str, str] = field(default_factory=dict)
     in_memory: object | None = field(default=None, compare=False)
-    task: Task = ({"type": "raw"}, "guess", "nothing is known of its outputs")
+    task: Task = ({"type": "raw"}, "guess", "nothing is known about its outputs")
 
 
 def is_model_file(path: str, registry: Registry) -> bool:
@@ -204,7 +204,7 @@ def guessed_task(signature: ModelSignature, *, images: bool, open_batch: bool) -
     start, end = _named("start", outputs), _named("end", outputs)
     if maps:
         found = _task(
-            "classification", "certain", f"{maps} is made by ZipMap", probabilities_layer=maps, **labels
+            "classification", "certain", f"{maps} is the output of ZipMap", probabilities_layer=maps, **labels
         )
     elif boxes and of_boxes:
         masks, of_box = _named("mask", outputs), _named("label|class", outputs)
@@ -212,28 +212,28 @@ def guessed_task(signature: ModelSignature, *, images: bool, open_batch: bool) -
         layers = {"boxes_layer": boxes, "probabilities_layer": of_boxes, "classes_layer": of_box}
         found = _task(kind, "likely", f"of the names {boxes} and {of_boxes}", **layers, masks_layer=masks)
     elif label and scores and _named("prob|score", [scores]):
-        reason = f"{label} names the class, and {scores.name} has a score for each"
+        reason = f"{label} contains the class, and {scores.name} its scores"
         found = _task("classification", sure, reason, probabilities_layer=scores.name, **labels)
     elif label:
-        found = _task("classification", sure, f"{label} names the class", classes_layer=label, **labels)
+        found = _task("classification", sure, f"{label} contains the class", classes_layer=label, **labels)
     elif start and end:
         reason = f"of the names {start} and {end}"
         found = _task("question_answering", "likely", reason, start_layer=start, end_layer=end)
     else:
         found = _task_of_numbers(next(filter(_is_float, outputs), None), signature, images)
-    beside = f"; for the whole batch: {', '.join(whole)}" if whole else ""
+    beside = f"; outputs for the whole batch: {', '.join(whole)}" if whole else ""
     return found[0], found[1], found[2] + beside
 
 
 def _task_of_numbers(output: InputSignature | None, signature: ModelSignature, images: bool) -> Task:
     """Returns the task of a model whose outputs have no telling names, by the first with numbers."""
     if output is None or not output.shape:
-        return _task("raw", "guess", "the file does not say what its outputs are")
+        return _task("raw", "guess", "the file does not describe its outputs")
     name, sides, operator = output.name, output.shape[1:], signature.operators.get(output.name, "")
     shape = f"{name} has the shape {_shown(output.shape)}"
     if operator.endswith("Regressor") or name == "variable":  # as skl2onnx calls it
         sure = "certain" if operator.endswith("Regressor") else "likely"
-        return _task("regression", sure, f"{name} is made by {operator}", values_layer=name)
+        return _task("regression", sure, f"{name} is the output of {operator}", values_layer=name)
     if len(sides) == 3 and images and set(sides[1:]) != {1}:
         if sides[0] in (1, 3):
             return _task("image_enhancement", "guess", shape, image_layer=name)
@@ -251,7 +251,7 @@ def _task_of_numbers(output: InputSignature | None, signature: ModelSignature, i
     return _task(
         "text_classification" if texts else "classification",
         "certain" if is_softmax else "likely" if likely else "guess",
-        f"{name} is made by {operator}" if is_softmax else shape,
+        f"{name} is the output of {operator}" if is_softmax else shape,
         probabilities_layer=name,
         probabilities_transform=transform,
     )

@@ -203,7 +203,7 @@ def whole_batch_outputs(
     """Returns the names of the outputs of a batch that belong to the whole batch, such as a loss.
 
     They are single numbers, and tensors whose first axis has the ``fixed`` size that the model declares. A
-    fixed size of 1 is ignored for one input: exporters write it for an axis that is the batch after all. For
+    fixed size of 1 is ignored for one input: some exporters write it for the batch axis. For
     ``fixed``, see ``Predictor.fixed_outputs``.
 
     Raises:

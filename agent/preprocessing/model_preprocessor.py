@@ -84,7 +84,7 @@ class ModelPreprocessor:
         """
         if isinstance(payload, NamedTensors):
             if self.splits:
-                raise InputError("the model takes texts, which it divides into windows; found tensors")
+                raise InputError("the model divides texts into windows; give texts, not tensors")
             return self._written(self.named(payload.arrays), batch, place)
         if isinstance(payload, Text) and self._takes_pairs:
             return self._written(self._pair(payload), batch, place)

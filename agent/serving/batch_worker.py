@@ -346,7 +346,7 @@ class SessionPredictor:
     def _check_alone(self, requests: Sequence[Request]) -> None:
         """Raises PredictionError, after which each request is predicted alone, if there are several."""
         if len(requests) > 1:
-            raise PredictionError("outputs of the whole batch cannot be split into those of its requests")
+            raise PredictionError("outputs for the whole batch cannot be split between its requests")
 
     def split(self, requests: Sequence[Request], outputs: Tensors) -> list[Tensors]:
         """Returns each request's rows, in memory that is not overwritten."""

@@ -156,8 +156,8 @@ class ObjectFinder:
             )
         if parameters.probabilities_transform is Transform.SIGMOID:
             raise ManifestError(
-                "field output.parameters.probabilities_transform: sigmoid is for classifications; boxes have "
-                "none or softmax"
+                "field output.parameters.probabilities_transform: sigmoid is only for classifications; "
+                "boxes accept none or softmax"
             )
         if self._softmax and not self._per_class:
             raise ManifestError(

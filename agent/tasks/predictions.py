@@ -476,8 +476,8 @@ def find_layer(
     tensor: NDArray[Any] = tensors[layer]
     if tensor is OF_WHOLE_BATCH:
         raise PredictionError(
-            f"output {layer} is one for the whole batch; predictions need one per input; for a model of one "
-            "input at a time, use batch_size 1"
+            f"output {layer} is for the whole batch; predictions require a row per input; for a model that "
+            "accepts one input at a time, use batch_size 1"
         )
     if tensor.dtype.kind not in kinds:
         raise PredictionError(f"output {layer} has element type {tensor.dtype}; predictions are numbers")

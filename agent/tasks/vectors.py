@@ -64,7 +64,7 @@ class Classification(TaskPostprocessor):
         layer, tensor = find_layer(tensors, layer, exactly=True, kinds="biufOU")
         if tensor.size != len(tensor):
             raise PredictionError(
-                f"output {layer} has shape {list(tensor.shape)}; it has one class per input"
+                f"output {layer} has shape {list(tensor.shape)}; expected one class per input"
             )
         parameters, indices = self._output.parameters, []
         for name in tensor.ravel().tolist():
@@ -73,7 +73,7 @@ class Classification(TaskPostprocessor):
             index = parameters.class_index(name) if isinstance(name, str | int) else None
             if index is None:
                 raise PredictionError(
-                    f'output {layer} names the class "{name}", which is none of the manifest\'s '
+                    f'output {layer} returns the class "{name}", which is none of the manifest\'s '
                     f"{len(parameters.labels)} labels"
                 )
             indices.append(index)

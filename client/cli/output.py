@@ -130,7 +130,7 @@ def on_a_page(
     name, whole = format_name.lower(), chosen is None and order is None
     if name in report.layouts and not whole:
         raise errors.ConfigurationError(
-            f"format {name} has columns and an order of its own; leave out --columns and --sort"
+            f"format {name} has fixed columns in a fixed order; leave out --columns and --sort"
         )
     return report.on_a_page() if whole and name in (Format.MARKDOWN.value, *report.layouts) else report
 

@@ -284,8 +284,8 @@ def init(
 
     MODEL is a file that --model_path of agent predict accepts. The manifest is valid as it is; its
     comments list what MODEL does not contain, such as the labels and the mean of the training images.
-    The task is guessed from the outputs; a comment says how sure that is: certain, likely or guess. A
-    mere guess remains a comment.
+    The command guesses the task from the outputs. A comment states how certain the guess is: certain,
+    likely or guess. A task that is only a guess is written as a comment.
     """
     from inferometer.agent.artifacts.downloads import digest
     from inferometer.agent.inference.given_models import Wanted, model_of_file
@@ -306,7 +306,7 @@ def init(
         file.replace(text)
     else:
         file.create(text)
-    for note in (*given.notes, f"task {given.task[0]['type']}, {given.task[1]}: {given.task[2]}"):
+    for note in (*given.notes, f"task {given.task[0]['type']}, {given.task[1]}, because {given.task[2]}"):
         click.echo(printable(note), err=True)
     click.echo(f"written     {printable(str(target))}")
 

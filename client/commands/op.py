@@ -132,18 +132,16 @@ _how_options = options(
     heading=MEASUREMENT,
 )
 _opperf_options = options(
-    option(
-        "--ctx", metavar="DEVICE", help="The device: cpu, gpu or gpu(N), like --device and --gpu_device_id."
-    ),
+    option("--ctx", metavar="DEVICE", help="Device: cpu, gpu or gpu(N). Sets --device and --gpu_device_id."),
     option(
         "-p",
         "--profiler",
         type=click.Choice([*PROFILERS]),
-        help="What is timed: native for --mode=forward --mode=backward, python for --mode=forward "
-        "--mode=forward_backward. Times are those of the whole call; MXNet's profiler does not run.",
+        help="What to time: native means --mode=forward --mode=backward, python means --mode=forward "
+        "--mode=forward_backward. MXNet's profiler is not used: times include the call from Python.",
     ),
     option(
-        "--int64_tensor", type=click.Choice(["off", "on"]), help="on for --shapes=huge; off changes nothing."
+        "--int64_tensor", type=click.Choice(["off", "on"]), help="on means --shapes=huge; off has no effect."
     ),
     heading="Accepted for opperf",
 )
@@ -164,8 +162,8 @@ _opperf_options = options(
     report_options(
         *OPPERF_FORMATS,
         flags=("-f", "--format", "--output_format"),
-        help="Output format. opperf-json and opperf-md are the json and md of MXNet's opperf; md is "
-        "opperf-md, and json is not opperf's.",
+        help="Output format. opperf-json and opperf-md are the formats of MXNet's opperf; md is the "
+        "same as opperf-md, but json is not opperf's.",
     ),
     heading=OUTPUT,
 )

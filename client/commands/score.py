@@ -87,7 +87,7 @@ _PARAMETERS = ("score_border", "score_channels", "average_precision", "label_thr
     type=FiniteFloatRange(0, 1),
     default=0.5,
     metavar="P",
-    help="Probability from which an input of the task multilabel has a class.",
+    help="Lowest probability at which a class is predicted, for the task multilabel.",
 )
 @boolean("--per_class", help="Print a row for each class instead of the scores.")
 @boolean("--fail_on_error", help="Stop at the first sample that cannot be scored.")
@@ -103,8 +103,8 @@ def score(**given: Any) -> int:
 
     For detection and instance_segmentation, PREDICTIONS is a JSON file of COCO results. For tasks that
     predict masks or images, it is a folder of PNG masks or of images with the file names of the dataset. For
-    other tasks, it is a .csv, .jsonl or .json file with an id and a label, labels, the probabilities of all
-    classes, an answer or numbers, or an .npz file of vectors. The metrics are those of agent predict dataset.
+    other tasks, it is a .csv, .jsonl or .json file with an id and a label, several labels, probabilities, an
+    answer or numbers, or an .npz file of vectors. The metrics are those of agent predict dataset.
 
     All samples of the dataset count: an image that COCO's results do not name has no predicted objects, so
     all of its objects are missed. For other tasks, a sample without a prediction is reported and counted as

@@ -329,6 +329,6 @@ def _devices_of_a_rank(system: BenchSystem, ranks: RankRequest) -> tuple[Device,
         here = ranks.num_ranks if launched is None else launched.local_count
         if here != system.gpus:
             raise ConfigurationError(
-                f"num_gpus is {system.gpus}, but this host has {here} ranks; PyTorch has one process per GPU"
+                f"num_gpus is {system.gpus}, but this host has {here} ranks; PyTorch needs one per GPU"
             )
     return system.devices[:1]

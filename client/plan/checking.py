@@ -101,7 +101,7 @@ class PlanAgents:
             nodes, tasks = tasks_of(cell)
             raise ConfigurationError(
                 f"{NODES} {nodes}, {TASKS} {tasks}: too few agents can run it, or too few hosts have {tasks} "
-                f"of them: {', '.join(able)}"
+                f"such agents: {', '.join(able)}"
             )
         return able
 
@@ -223,7 +223,7 @@ _EXCLUDED = {
     "agent": "the cell names an agent, but the plan already has agents",
     SOFTWARE: "it chooses what runs the model, but here an agent does",
     IMAGE: "it chooses what runs the model, but here an agent does",
-    LIBRARIES: "it is for what runs the model, but here an agent does",
+    LIBRARIES: "it affects what runs the model, but here an agent does",
 }
 """The options that a cell cannot have if agents run the plan, with the reason."""
 

@@ -274,15 +274,14 @@ def report(file: Path, plot: Path | None, **given: Any) -> None:
     "--output_file",
     "output",
     type=FILE,
-    help="Write the plan to this file, which does not exist yet; several plans are numbered.  "
-    "[default: stdout]",
+    help="Write the plan to this file, which must not exist. Several plans are numbered.  [default: stdout]",
 )
 def import_dlbs(words: tuple[str, ...], output: Path | None) -> None:
     """Convert a configuration, a command line or a script of DLBS into plans.
 
-    A command line is that of DLBS's experimenter.py, after --. From a shell script, which is not run, each
-    such command line becomes a plan; the words after its name are its arguments. What has no equivalent here
-    is reported on stderr, one per line.
+    Give a command line of DLBS's experimenter.py after --. A shell script is read, but not run: each such
+    command line in it becomes a plan, and the words after its name are its arguments. Everything without an
+    equivalent is reported on stderr, one item per line.
 
     \b
       agent plan import-dlbs config.json -o plan.yaml

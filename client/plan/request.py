@@ -184,7 +184,7 @@ def write_imported(words: Sequence[str], output: Path | None) -> None:
             say(f"left out    {name}: {one_line(error)}")
     if not plans:
         raise ConfigurationError(
-            f"{words[0]}: none of its {len(found)} command lines of {PROGRAM} becomes a plan"
+            f"{words[0]}: none of its {len(found)} command lines of {PROGRAM} can be imported"
         )
     texts = [yaml.safe_dump(each, sort_keys=False, allow_unicode=True, width=100) for each in plans]
     if output is None:
@@ -226,7 +226,7 @@ def _plan_name(path: str) -> str:
 def _imported(line: CommandLine, name: str, folder: Path) -> dict[str, Any]:
     """Returns the plan of a command line, and reports what it lacks."""
     if line.action not in PLANNED:
-        raise ConfigurationError(f"{line.action} builds no plan; the actions that do: {', '.join(PLANNED)}")
+        raise ConfigurationError(f"{line.action} makes no plan; the actions that do: {', '.join(PLANNED)}")
     text = line.applied(_read(folder / line.configuration) if line.configuration else '{"parameters": {}}')
     found = import_dlbs(text, name, os.environ, defaults=line.defaults)
     say(f"imported    {name}: {found.experiments} experiments of DLBS, {found.cells} cells")

@@ -52,10 +52,10 @@ class Polygons:
 
 @dataclass(frozen=True, slots=True)
 class Federated:
-    """What LVIS says about the classes of an image beyond its objects, by the names of the classes.
+    """The classes that LVIS lists for an image in addition to its objects, by name.
 
     Attributes:
-        absent: The classes that have no object in the image, as was checked.
+        absent: The classes that were found to have no object in the image.
         incomplete: The classes of which not all objects are annotated.
         frequencies: The frequency of each class in the training images: ``r``, ``c`` or ``f`` (rare, common
             or frequent), empty if unknown; the same for all images.
@@ -81,7 +81,7 @@ class Objects:
         image: COCO's id of the image, by which its evaluation orders images; None keeps the dataset's order.
         ignored: bool, objects; whether each is marked ``difficult`` or ``ignore``, which COCO's AP does not
             consider; None if the dataset marks none.
-        federated: Which classes were annotated, in LVIS; None if all were.
+        federated: Which classes were annotated, for LVIS; None means all classes.
     """
 
     height: int

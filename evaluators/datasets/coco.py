@@ -355,7 +355,7 @@ FREQUENCIES = ("r", "c", "f")
 def _federated(
     file: Path, content: Mapping[str, Any], categories: Mapping[Any, str]
 ) -> Mapping[Any, Federated]:
-    """Returns what LVIS says about each image; empty for a dataset in which no image lists classes."""
+    """Returns the classes that LVIS lists for each image; empty if no image lists any."""
     if not any(name in entry for entry in content["images"] for name in (_ABSENT, _INCOMPLETE)):
         return {}
     frequencies: dict[str, str] = {}
@@ -380,7 +380,7 @@ def _named(file: Path, entry: Mapping[str, Any], name: str, categories: Mapping[
     ids = entry.get(name, [])
     if not isinstance(ids, list) or not all(_is_key(each) and each in categories for each in ids):
         number = printable(str(entry["id"]))
-        raise DatasetError(f"{file}: image {number}: {name} is not a list of ids of the categories")
+        raise DatasetError(f"{file}: image {number}: {name} is not a list of category ids")
     return frozenset(categories[each] for each in ids)
 
 

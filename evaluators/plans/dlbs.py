@@ -80,7 +80,7 @@ def import_dlbs(
     content = _parsed(text)
     given = {each for part in _parts(content) for each in part}
     if not defaults and not given:
-        raise _refused("sets no parameter, so that DLBS builds no experiment")
+        raise _refused("sets no parameter, so DLBS builds no experiment")
     others = [each for each in _ALSO_FRAMEWORK if each in given]
     if others and names.FRAMEWORK not in given:
         content = _parsed(re.sub(rf"{re.escape(others[0])}(?![a-z])", names.FRAMEWORK, text))
@@ -334,7 +334,7 @@ class _Import:
             given = extension["condition"]
             computed = [name for name in given if has_expression(_value(self._parameters.get(name)))]
             if computed:
-                self._lost[f"extensions.{number}"] = f"its condition takes {computed[0]}, which is computed"
+                self._lost[f"extensions.{number}"] = f"its condition uses {computed[0]}, which is computed"
                 continue
             condition = {self._named(name): value for name, value in given.items()}
             parameters = self._converted(extension["parameters"])
@@ -372,7 +372,7 @@ class _Import:
             if reason := _why_python(each):
                 self._lost[f"{name} {variable}"] = reason
             elif not equals or re.search(r"\$\w", value):
-                self._lost[f"{name} {variable}"] = f"a shell would read it; set {names.OUR_VARIABLE}NAME"
+                self._lost[f"{name} {variable}"] = f"a shell would interpret it; set {names.OUR_VARIABLE}NAME"
             else:
                 found[names.OUR_VARIABLE + variable] = self._rewritten(value)
         return found
@@ -478,5 +478,5 @@ def _why_python(value: Any) -> str:
     """Returns why an expression in a value has no equivalent; empty for other values."""
     reasons = (why_not_evaluated(text) for text in items_of(value) if isinstance(text, str))
     if reason := next(filter(None, reasons), ""):
-        return f"{reason}; write the value, or an extension that gives a value for each condition"
+        return f"{reason}; write the value, or add an extension with the value for each condition"
     return ""

@@ -57,7 +57,7 @@ class CommandLine:
     """One command line.
 
     Attributes:
-        action: What the program is asked for; only those of ``PLANNED`` build a plan.
+        action: The action of the program; only those of ``PLANNED`` build a plan.
         configuration: The file of the configuration; empty for none.
         defaults: Whether DLBS's own configuration is beneath it.
         parameters: The values of ``-P``.

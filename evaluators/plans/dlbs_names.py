@@ -57,11 +57,11 @@ class Name(NamedTuple):
     instead: str = ""
 
 
-_COMPUTED = "DLBS computes it, and an evaluation here records what it ran with"
+_COMPUTED = "DLBS computes it; evaluations here record the actual value"
 _CONTAINER = Name(reason="how a container starts belongs to the software of a plan")
 _MONITOR = Name(reason="whether a monitor samples is set where the plan is run")
 _PROGRAM = Name(reason="agent bench is the program that runs")
-_RANKS = f"the ranks of a cell with {NODES} are numbered and find each other without it"
+_RANKS = f"the ranks of a cell with {NODES} do not need it"
 _SUM = "only bench training adds gradients up"
 _BUILD = "name another build with cell.software, or set cell.env."
 _UNREAD = (

@@ -85,7 +85,7 @@ def _parsed(text: str) -> ast.expr:
             warnings.simplefilter("ignore")  # of escapes such as \$, which DLBS writes
             tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        reason = getattr(error, "msg", error) or "it is nested too deep"
+        reason = getattr(error, "msg", error) or "it is nested too deeply"
         raise ValueError(f'"{_shown(text)}" is not an expression: {reason}') from error
     if sum(1 for _ in ast.walk(tree)) > _MOST_NODES:
         raise ValueError(f'"{_shown(text)}" has more than {_MOST_NODES} parts')
@@ -117,13 +117,13 @@ def _remainder(left: Any, right: Any) -> Any:
 
 def _fillable(text: str) -> str:
     if not _FIELDS.fullmatch(text):
-        raise ValueError("a text to fill in has only the fields {}, {0}, %s and %d")
+        raise ValueError("a format string can contain only the fields {}, {0}, %s and %d")
     return text
 
 
 def _substituted(pattern: str, new: str, text: str) -> str:
     if not _CLASSES.fullmatch(pattern) or "\\" in new:
-        raise ValueError("re.sub takes characters and classes of them, such as [:,]")
+        raise ValueError("re.sub accepts only characters and character classes, such as [:,]")
     return re.sub(pattern, new, text)
 
 
@@ -196,7 +196,7 @@ def _compiled(tree: ast.AST | None) -> Callable[[], Any]:
             raise ValueError(
                 f"{_shown(ast.unparse(function))} is not among the functions of a plan's expressions"
             )
-    raise ValueError(f'"{_shown(ast.unparse(tree))}" is Python that a plan\'s expressions do not have')
+    raise ValueError(f'"{_shown(ast.unparse(tree))}" is Python that a plan\'s expressions do not support')
 
 
 def _operator(kind: ast.AST) -> Callable[..., Any]:

@@ -271,7 +271,7 @@ def _appended(
 ) -> Iterator[str]:
     """Yields the text ``present``, to which the rows are added."""
     if not isinstance(output_format, Format):
-        raise OutputError(f"{file}: nothing can be appended in this format; name another file")
+        raise OutputError(f"{file}: this format does not support appending; name another file")
     if output_format is Format.JSON:
         yield from _json_pieces(itertools.chain(_json_array(present, file), _objects(columns, rows)))
         return

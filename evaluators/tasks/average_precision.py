@@ -31,7 +31,7 @@ _LEAST_RESAMPLES = 100
 _BEYOND = 2  # pixels outside of an image, which change nothing in it
 _HALF, _THREE_QUARTERS = 0, 5  # the places of 0.5 and 0.75 among the thresholds of IoU
 _MOST_OF_LVIS = 300
-"""The number of detections in an image that LVIS judges."""
+"""The number of detections in an image that count for LVIS."""
 _VOC = ("VOC_AP", "VOC2007_AP")
 
 
@@ -58,7 +58,7 @@ class _Placed(dict[tuple[int, int], list[dict[str, Any]]]):
 
 
 class _Evaluation(COCOeval):  # type: ignore[misc]  # pycocotools has no types
-    """COCO's evaluation of annotations that are in memory; ``plain`` objects are only ignored, no crowds."""
+    """COCO's evaluation of annotations in memory; if ``plain``, ignored objects are not treated as crowds."""
 
     def __init__(
         self,
@@ -137,9 +137,9 @@ def evaluate(
     Source: ``pycocotools.cocoeval.COCOeval`` with its own parameters: the precision at 101 recalls, the mean
     over ten thresholds of IoU from 0.5 to 0.95 and over the classes with an object that is not a crowd; at
     most 100 detections of a class in an image. Predictions of classes that no image contains are ignored.
-    For LVIS, ``lvis.LVISEval`` 0.5.3: the 300 most certain detections in an image count, only of
-    classes that have an object there or are known to have none; one of an incomplete class that matches no
-    object is not an error.
+    For LVIS, ``lvis.LVISEval`` 0.5.3: of the 300 detections with the highest scores in an image, those of
+    classes count that have an object in the image or are known to be absent. An unmatched detection of an
+    incomplete class is not an error.
 
     Args:
         truths: The objects.
@@ -147,7 +147,7 @@ def evaluate(
         images: The number of images that were evaluated.
         kind: Whether boxes or masks are compared.
         names: The names of the classes.
-        federated: What LVIS says about the classes of each image; None for COCO's figures.
+        federated: The classes that LVIS lists for each image; None for COCO's figures.
     """
     evaluation = _Evaluation(truths, predictions, images, kind)
     frequencies: Sequence[str] | None = None
@@ -230,7 +230,7 @@ def _bootstrapped(
 
 
 class _VocEvaluation(_Evaluation):
-    """Matches at an IoU of 0.5 as VOC has them; see ``evaluate_voc``."""
+    """VOC's matches at an IoU of 0.5; see ``evaluate_voc``."""
 
     def evaluateImg(self, *place: Any) -> dict[str, Any] | None:  # noqa: N802 - the name is pycocotools'
         truths, scores = self._gts[place[:2]], [each["score"] for each in self._dts[place[:2]]]
@@ -261,9 +261,9 @@ def evaluate_voc(
     """Returns PASCAL VOC's average precision, over the classes with an object that is not ignored.
 
     A detection belongs to the object of its class that it overlaps most in the image. It is a hit if the IoU
-    is at least 0.5 and no more certain detection has hit the object, and otherwise a miss; if the object is
-    to be ignored, as difficult ones are, it is neither. The arguments and the order of equal scores are those
-    of ``evaluate``; an object to be ignored is marked as a crowd.
+    is at least 0.5 and no detection with a higher score has hit the object, and otherwise a miss. If the
+    object is ignored, like a difficult one, the detection is neither. The arguments and the order of equal
+    scores are those of ``evaluate``; an ignored object is marked as a crowd.
 
     Source: Everingham et al., "The PASCAL Visual Object Classes (VOC) Challenge", IJCV 88, 2010, section 4.2,
     and ``VOCevaldet.m`` of the development kits: from 2010 on the area under the curve, and before the mean

@@ -234,11 +234,11 @@ _MOST_DETAILED_CLASSES = 100
 
 
 class _Confusion:
-    """The right and the predicted class of each input.
+    """The true and the predicted class of each input.
 
     F1, precision and recall are means over the classes that occur among either, as in scikit-learn with
-    ``average="macro"``, or those of one ``positive`` class, undefined while it does not occur. A class that
-    is never predicted has the precision 0, and one that is never right the recall 0.
+    ``average="macro"``, or those of one ``positive`` class, undefined if it does not occur. The precision of
+    a class that is never predicted is 0, and so is the recall of a class that is never true.
     """
 
     def __init__(self, labels: Sequence[str], positive: int | None = None) -> None:

@@ -162,8 +162,8 @@ class ClassCounts:
     """The inputs of each class, int64 of shape (classes,); or float64, samples × classes, for single inputs.
 
     Attributes:
-        hits: The inputs for which the class is right and predicted.
-        true: The inputs for which it is right.
+        hits: The inputs for which the class is true and predicted.
+        true: The inputs for which it is true.
         predicted: The inputs for which it is predicted.
     """
 
@@ -205,7 +205,7 @@ class ClassCounts:
         Args:
             figure: The name of the figure.
             each: The samples, for intervals; None for no intervals.
-            counts: How many equal samples each of these stands for; None means one.
+            counts: The number of equal samples that each of these represents; None means one.
             name: The name of the score; empty for that of the figure.
         """
         value, interval = float(self.figures()[figure].mean()), None

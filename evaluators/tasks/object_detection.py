@@ -60,7 +60,7 @@ class DetectionMetric(TaskMetric):
             )
         if self._definition == "lvis" and truth.federated is None:
             raise DatasetError(
-                f"sample {printable(sample.id)}: the dataset lists no neg_category_ids, which LVIS's AP needs"
+                f"sample {printable(sample.id)}: the dataset has no neg_category_ids, which LVIS's AP needs"
             )
         for name in set(truth.classes):
             self._class_of(name)

@@ -1,4 +1,4 @@
-"""The metrics of vectors of numbers: regression, embeddings, and classes that an input has several of.
+"""The metrics of vectors of numbers: regression, embeddings, and classification with several labels.
 
 For regression, they measure the distance of numbers from their targets, and the correlation with them; for
 embeddings, they measure the similarity to reference vectors and the retrieval among nearest neighbours; for
@@ -47,7 +47,7 @@ class RegressionMetric(TaskMetric):
     computed for each of the k numbers over the samples; a score is their mean, as in scikit-learn with
     ``multioutput="uniform_average"``, as is the mean absolute percentage error, a share. The correlations are
     those of ``scipy.stats``. R² is undefined for targets that are all the same, and a correlation also for
-    such predictions: they are left out of its mean; if there are no others, it is None.
+    such predictions: undefined values are left out of the mean, which is None if all are undefined.
     """
 
     task = "regression"
@@ -219,7 +219,7 @@ _DECIMALS = 6
 
 
 class EmbeddingMetric(TaskMetric):
-    """Cosine similarity to reference vectors, recall at 1, 5 and 10, and the rank of what is retrieved.
+    """Cosine similarity to reference vectors, recall at 1, 5 and 10, MRR and mAP of retrieval.
 
     The similarity is the mean over the samples with a ``TargetValues``. The recall at k is the share of the
     labelled samples that have one of their own label among their k nearest neighbours by cosine, where the
@@ -393,7 +393,7 @@ class MultilabelMetric(TaskMetric):
     """Mean average precision, F1, subset accuracy and Hamming loss of inputs with any number of classes.
 
     All are those of scikit-learn, over all of the model's classes: a class that no input has counts with an
-    average precision of 0, and one that is neither right nor predicted with an F1 of 0. A class is predicted
+    average precision of 0, and one that is neither true nor predicted with an F1 of 0. A class is predicted
     if its probability is at least ``label_threshold``.
 
     The truth consists of names, of the classes of the objects in an image, or of a 0 or 1 for each class. A

@@ -60,7 +60,7 @@ def test_a_tutorial_gives_the_experiments_of_dlbs_and_passes_the_check(
         nothing = f"none of its {line['experiments']} experiments has an equivalent here: exp.framework="
         assert nothing in answer.error
     else:
-        assert answer.error.endswith("sets no parameter, so that DLBS builds no experiment")
+        assert answer.error.endswith("sets no parameter, so DLBS builds no experiment")
 
 
 def test_of_the_tutorials_what_is_left_out_is_counted() -> None:

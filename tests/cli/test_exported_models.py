@@ -165,7 +165,7 @@ def test_the_manifest_of_a_file_has_its_task_and_its_classes(
 ) -> None:
     written = agent("manifest", "init", models / f"{name}.onnx", "-o", tmp_path / "mine.yml", "--name=Mine")
     task = "regression" if name == "Line" else "classification"
-    assert f"task {task}, certain: " in written.stderr
+    assert f"task {task}, certain, because " in written.stderr
     assert f"# certain: {task}, because " in (tmp_path / "mine.yml").read_text()
     answer = agent(
         "predict", "dataset", "--model_name=Mine", f"--manifests={tmp_path}", "--batch_size=32",

@@ -54,7 +54,7 @@ SCORE = ("score", "none.csv", "--task=regression")
         ((*RUN, "-o", "old.csv", "-f", "md"), 7, "old.csv exists; overwrite it (--overwrite)"),
         ((*RUN, "-o", "none/new.csv", "--overwrite"), 7, "none/new.csv: the folder none does not exist"),
         ((*RUN, "-o", "old.csv", "--append", "-f", "csv"), 7, "old.csv: has other columns than operator,"),
-        ((*RUN, "-o", "old.csv", "--append", "-f", "md"), 7, "nothing can be appended in this format"),
+        ((*RUN, "-o", "old.csv", "--append", "-f", "md"), 7, "this format does not support appending"),
         ((*RUN, "-o", "old.csv", "--append", "--overwrite"), 2, "append and overwrite exclude each other"),
         ((*RUN, "--append"), 2, "append and overwrite are for a file; name one as the output"),
         ((*RUN, "--columns=nosuch"), 2, 'unknown column "nosuch"'),

@@ -54,7 +54,7 @@ def test_an_option_of_opperf_is_one_of_ours(theirs, ours, requested):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--ctx=tpu",), 'unknown ctx "tpu"; give cpu, gpu, or a certain GPU such as gpu(1)'),
+        (("--ctx=tpu",), 'unknown ctx "tpu"; give cpu, gpu, or one GPU, such as gpu(1)'),
         (("--ctx=",), 'unknown ctx ""'),
         (("--ctx=gpu(x)",), 'unknown ctx "gpu(x)"'),
         (("--ctx=cpu", "--gpu"), "--ctx and another option set gpu; leave out one of them"),
@@ -65,8 +65,8 @@ def test_an_option_of_opperf_is_one_of_ours(theirs, ours, requested):
         (("-p", "native", "--run_backward"), "--profiler and another option set run_backward; leave out"),
         (("--int64-tensor=yes",), "'yes' is not one of 'off', 'on'"),
         (("--int64-tensor=on", "--shapes=all"), "--int64_tensor and another option set shapes; leave out"),
-        (("-f", "md", "--sort=operator"), "format md has columns and an order of its own; leave out"),
-        (("-f", "opperf-json", "--columns=inputs"), "format opperf-json has columns and an order of its own"),
+        (("-f", "md", "--sort=operator"), "format md has fixed columns in a fixed order; leave out"),
+        (("-f", "opperf-json", "--columns=inputs"), "format opperf-json has fixed columns in a fixed order"),
     ],
 )
 def test_what_is_wrong_is_one_line(words, message, agent):

@@ -287,7 +287,7 @@ def test_a_script_of_dlbs_becomes_a_plan_for_each_command_line(agent, tmp_path):
     lines = answer.stderr.splitlines()
     assert [line for line in lines if not line.startswith("no equal ")] == [
         "imported    all-1: 2 experiments of DLBS, 2 cells",
-        "left out    all-2: print-config builds no plan; the actions that do: run, build, validate",
+        "left out    all-2: print-config makes no plan; the actions that do: run, build, validate",
         "imported    all-3: 1 experiments of DLBS, 1 cells",
         "left out    all-4: DLBS's configuration: none of its 1 experiments has an equivalent here: "
         "exp.framework=caffe2: not among the supported frameworks of DLBS: mxnet, pytorch",
@@ -312,7 +312,7 @@ def test_a_script_of_dlbs_becomes_a_plan_for_each_command_line(agent, tmp_path):
         (["--", "run", "-Pa=\n1\n2"], "experimenter.py: -P a: 1 2 is not JSON: "),
         (["--", "run", '-Pexp.modle="a"'], 'unknown parameter "exp.modle"; did you mean "exp.model"?'),
         (["--", "run", "--config=none.json"], "none.json: cannot be read: No such file or directory"),
-        (["--", "print-config"], "print-config builds no plan; the actions that do: run, build, validate"),
+        (["--", "print-config"], "print-config makes no plan; the actions that do: run, build, validate"),
         (["--", "python", "a/experimenter.py", "rn"], 'unknown action "rn"'),
         (["none.sh"], "none.sh: cannot be read: No such file or directory"),
         ([], "Missing argument"),

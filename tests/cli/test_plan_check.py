@@ -39,7 +39,7 @@ def plan(tmp_path):
         (("-V", "agent=[null, 'a:1']"), "agent: the cell names an agent, but the plan already has agents"),
         (("-P", "cell.container=ours:1"), "cell.container: it chooses what runs the model"),
         (("-P", "cell.software=nightly"), "cell.software: it chooses what runs the model"),
-        (("-P", "cell.library_path=/opt"), "cell.library_path: it is for what runs the model"),
+        (("-P", "cell.library_path=/opt"), "cell.library_path: it affects what runs the model"),
         (
             ("-P", "cell.nodes=2"),
             "cell.nodes 2, cell.tasks_per_node 1: too few agents can run it, or too few",

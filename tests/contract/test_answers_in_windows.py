@@ -146,10 +146,7 @@ def test_the_answer_is_the_best_span_of_all_windows(
     [
         ({"truncation": "longest_first"}, "window_overlap requires truncation: only_second"),
         ({"window_overlap": -1}, "greater than or equal to 0"),
-        (
-            {"task": "text_classification"},
-            "window_overlap is for the only input of a model for question_answ",
-        ),
+        ({"task": "text_classification"}, "window_overlap requires a model for question_answ"),
     ],
 )
 def test_windows_that_mean_nothing_are_refused(folder: Path, given: dict[str, Any], said: str) -> None:
@@ -162,5 +159,5 @@ def test_tensors_have_no_windows(folder: Path) -> None:
     with opened(write_model(folder, {})) as system:
         result = system.predict([Input("1", NamedTensors(dict.fromkeys(INPUTS, row)))])
     assert [each.message for each in result.failures] == [
-        "the model takes texts, which it divides into windows; found tensors"
+        "the model divides texts into windows; give texts, not tensors"
     ]

@@ -161,7 +161,7 @@ def test_rows_cannot_be_appended(evaluated, tmp_path):
     (tmp_path / "out").write_text("{}")
     report = OpperfReport()
 
-    with pytest.raises(OutputError, match="out: nothing can be appended in this format; name another file"):
+    with pytest.raises(OutputError, match="out: this format does not support appending; name another file"):
         write(report.columns, (), report.layouts["md"], tmp_path / "out", append=True)
 
     assert (tmp_path / "out").read_text() == "{}"

@@ -236,7 +236,7 @@ _MEMORY_FORMATS = {
 }
 _STRIDED = 7
 _OPERATORS = {"softmax": "Softmax", "log_softmax": "LogSoftmax", "sigmoid": "Sigmoid"}
-"""ONNX's names of the operators that make probabilities."""
+"""ONNX's names of the operators that compute probabilities."""
 _Json: TypeAlias = Mapping[str, Any]
 
 

@@ -280,7 +280,7 @@ _FUNCTIONS = (
     Operator(
         name="amp_multicast",
         category=Category.UNARY,
-        summary="Two tensors in the wider of their types, which is that of both here",
+        summary="Two tensors cast to the wider of their types, which is the same here",
         given=("data0", "data1"),
         tensors=element_wise(TensorSpec("data0", ()), TensorSpec("data1", ())),
         presets=presets_of("data0", "data1"),
@@ -289,7 +289,7 @@ _FUNCTIONS = (
     Operator(
         name="cast_storage",
         category=Category.UNARY,
-        summary="A matrix of zeros and ones in the storage of sparse ones: compressed rows",
+        summary="A matrix of zeros and ones, converted to compressed sparse rows",
         tensors=element_wise(TensorSpec("data", (), Values.BOOLEAN)),
         presets=presets_of("data"),
         reference=lambda arrays, _: arrays,

@@ -95,7 +95,7 @@ OPERATORS = (
     Operator(
         name="reset_arrays",
         category=Category.CREATION,
-        summary="Zeros in place of three tensors",
+        summary="Three tensors, overwritten with zeros",
         given=_THREE,
         tensors=element_wise(*(TensorSpec(name, (), differentiable=False) for name in _THREE)),
         presets=presets_of(*_THREE),

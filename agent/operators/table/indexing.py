@@ -257,7 +257,7 @@ OPERATORS = (
     ),
     _operator(
         name="fill_element",
-        summary="a copy of a matrix with another element, given by its column, in each row",
+        summary="a copy of a matrix in which one element of each row, given by its column, is replaced",
         tensors=_filled,
         presets=by_preset(sized(16, 24), sized(1024, 1024), sized(8192, 2048), sized(10000, 100)),
         reference=_with_filled,

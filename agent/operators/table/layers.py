@@ -176,11 +176,11 @@ _ACTIVATIONS = (
     replace(
         _activation(
             "softmax_activation",
-            "the softmax of rows, of MXNet's older operator",
+            "the softmax of each row, by MXNet's older operator",
             lambda x, _: np.exp(log_softmax(x, -1)),
             flops=5,
         ),
-        # with more axes, MXNet's gradient is of another softmax than its output
+        # with more axes, MXNet's gradient is not that of its output
         presets=by_preset(sized(16, 24), sized(1024, 1024), sized(4096, 4096), sized(10000, 10)),
     ),
     _activation(
@@ -423,7 +423,7 @@ OPERATORS = (
     ),
     _layer(
         name="grid_generator",
-        summary="the (x, y) of the points of a grid after affine transformations of 6 numbers",
+        summary="the points (x, y) of a grid after affine transformations, each of 6 numbers",
         tensors=same_shape("data"),
         presets=by_preset(
             sized(2, 6, target_shape=(5, 7)),
@@ -439,7 +439,7 @@ OPERATORS = (
     ),
     _layer(
         name="spatial_transformer",
-        summary="images after affine transformations of 6 numbers, bilinear (Jaderberg et al., 2015)",
+        summary="images after affine transformations, each of 6 numbers, bilinear (Jaderberg et al., 2015)",
         # without a gradient with respect to places, as grid_sample
         tensors=lambda case: (
             TensorSpec("data", case.shapes["data"]),

@@ -197,7 +197,7 @@ _NORMALIZATIONS = (
     ),
     _normalization(
         name="group_norm_per_group",
-        summary="the same, with one scale and shift for each group",
+        summary="group normalization with one scale and shift for each group",
         tensors=_scaled_by_group,
         reference=_group_norm,
         flops=_per_element(5),

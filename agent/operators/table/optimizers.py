@@ -167,7 +167,7 @@ _SGD_RULES = {
     "sgd_mom": ("weight - lr · state, where state = momentum · state + g", 6),
     "nag_mom": ("weight - lr · (g + momentum · state), where state = momentum · state + g (Nesterov)", 8),
 }
-_SGD_KINDS = {"": "", "multi_": f"{TENSORS} weights at once: ", "preloaded_multi_": "rates from tensors: "}
+_SGD_KINDS = {"": "", "multi_": f"{TENSORS} weights at once: ", "preloaded_multi_": "rates in tensors: "}
 _RATES = tuple(
     TensorSpec(name, (TENSORS,), Values.POSITIVE, differentiable=False, scale=scale, dtype="float32")
     for name, scale in (("lrs", 0.01), ("wds", 1e-4))
@@ -249,7 +249,7 @@ def _lars(arrays: Arrays, given: Parameters) -> Arrays:
 _LARS = Operator(
     name="multi_lars",
     category=Category.OPTIMIZER,
-    summary="the rates of layers in float32 from the sums of squares of their weights and gradients",
+    summary="the learning rates of layers, from the sums of squares of weights and gradients, in float32",
     given=("lrs",),
     tensors=lambda case: tuple(
         TensorSpec(name, case.shapes["lrs"], Values.POSITIVE, differentiable=False, dtype="float32")

@@ -170,9 +170,7 @@ _ENDS = (
         Values.INDICES,
         lambda data: np.exp(log_softmax(data, 1)),
     ),
-    _end(
-        "svm_output", "data; its gradient is that of squared hinges of all classes", _hinges, Values.INDICES
-    ),
+    _end("svm_output", "data; its gradient is that of the squared hinge loss", _hinges, Values.INDICES),
     _end(
         "linear_regression_output",
         "data; its gradient is that of (data - label)² / 2",

@@ -216,7 +216,7 @@ class ClassesPlot(Plot[BatchMeasurement]):
                 for value, name in sorted(known, key=lambda each: each[0])[:_MOST_CLASSES]
             )
             charts.append(BarChart(label_of(evaluation), _CLASS_KEYS[key], bars, whole=1))
-        said = f"Of more than {_MOST_CLASSES} classes, those with the lowest scores are shown."
+        said = f"If there are more than {_MOST_CLASSES} classes, those with the lowest scores are shown."
         return Drawing(
             title="Scores of the classes", charts=tuple(charts), groups=(_SCORE,), notes=(said, *notes)
         )

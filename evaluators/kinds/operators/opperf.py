@@ -1,8 +1,8 @@
 """The two output formats of opperf, MXNet's benchmark of operators, made from the rows of ``OpperfReport``.
 
 Keys, headings, their order and the missing line end are those of ``save_to_file`` in
-``benchmark/opperf/utils/common_utils.py`` of MXNet (commit b84609d), so that what reads opperf's files reads
-these. A list holds all rows of an operator; in opperf, the last of several variants replaces the others.
+``benchmark/opperf/utils/common_utils.py`` of MXNet (commit b84609d), for programs that read opperf's files.
+A list holds all rows of an operator; in opperf, the last of several variants replaces the others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _KEYS = {
     },
     "python": {"avg_time_": "mean_ms", "p50_time_": "p50_ms", "p90_time_": "p90_ms", "p99_time_": "p99_ms"},
 }
-"""The beginnings of the keys, each with the key of the row; the device or the operator is the end."""
+"""The prefixes of the keys, to which the device or the operator is appended, and the keys of the row."""
 _HEADINGS = {
     "native": "Operator | Inputs | Max Mem Usage (Storage) (Bytes) | Avg Forward Time (ms) "
     "| Avg. Backward Time (ms)",
@@ -29,7 +29,7 @@ _DECIMALS = 4  # of what MXNet's profiler prints
 
 
 def _figures(row: Mapping[str, Any]) -> dict[str, float | None]:
-    """Returns the figures by the beginnings of their keys; those of ``native`` are rounded as in opperf."""
+    """Returns the figures by the prefixes of their keys; those of ``native`` are rounded as in opperf."""
     found = {start: row[key] for start, key in _KEYS[row["profiler"]].items()}
     if row["profiler"] == "python":
         return found

@@ -99,12 +99,12 @@ def test_an_alias_stands_for_its_value(text: str, content: Any) -> None:
     [
         ("a: &a [*a]", "found the alias *a within its own value in"),
         ("a: &a {b: {c: *a}}", "found the alias *a within its own value in"),
-        ("a: &a [x]\nb: [" + "*a," * 50_001 + "]", "aliases stand for more than 100,000 values"),
-        ("a: &a " + "x" * 6400 + "\nb: [" + "*a," * 1000 + "]", "aliases stand for more than 100,000 values"),
+        ("a: &a [x]\nb: [" + "*a," * 50_001 + "]", "aliases expand to more than 100,000 values"),
+        ("a: &a " + "x" * 6400 + "\nb: [" + "*a," * 1000 + "]", "aliases expand to more than 100,000 values"),
         (
             "a0: &a0 {<<: {k: x}}\n"
             + "".join(f"a{n}: &a{n} {{<<: [{f'*a{n - 1},' * 10}]}}\n" for n in range(1, 20)),
-            "aliases stand for more than 100,000 values",
+            "aliases expand to more than 100,000 values",
         ),
     ],
     ids=["in a list", "in a mapping", "many", "long", "merged"],

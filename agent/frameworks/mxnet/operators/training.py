@@ -50,7 +50,7 @@ def _update(name: str, kept: int = 0, **renamed: str) -> Form:
     Args:
         name: The operator.
         kept: The number of states, counted from the last, that are outputs.
-        renamed: Its names for parameters of the table, by theirs.
+        renamed: MXNet's names of parameters, by their names in the table.
     """
 
     def make(mx: Any, case: Case) -> Function:

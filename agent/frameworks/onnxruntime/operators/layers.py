@@ -290,7 +290,7 @@ FORMS: Mapping[str, Form] = {
 
 
 MISSING: Mapping[str, str] = {
-    "softmax_activation": "it is softmax, which ONNX has under this name only",
+    "softmax_activation": "ONNX has it only as softmax",
     "group_norm_per_group": "ONNX's GroupNormalization has a scale and a shift for each channel",
     "im2col": "ONNX has only the opposite, Col2Im",
     "adaptive_avg_pool2d": "ONNX pools by windows of one size, and these have several",

@@ -276,7 +276,7 @@ FORMS: Mapping[str, Form] = {
 
 
 MISSING: Mapping[str, str] = {
-    "softmax_activation": "it is softmax, which PyTorch has under this name only",
+    "softmax_activation": "PyTorch has it only as softmax",
     "group_norm_per_group": "PyTorch's group_norm has a scale and a shift for each channel",
     "roi_pool": _NO_REGIONS,
     "roi_align": _NO_REGIONS,

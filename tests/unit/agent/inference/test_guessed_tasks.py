@@ -69,9 +69,9 @@ def test_an_output_for_the_whole_batch_is_named_and_is_no_prediction() -> None:
     signature = ModelSignature((), outputs=tuple(InputSignature(*each) for each in outputs))
     found, _, reason = guessed_task(signature, images=True, open_batch=True)
     assert found["parameters"]["probabilities_layer"] == "y"
-    assert reason.endswith("; for the whole batch: loss, mean")
+    assert reason.endswith("; outputs for the whole batch: loss, mean")
     found, _, reason = guessed_task(signature, images=True, open_batch=False)  # of batches of three
-    assert reason.endswith("; for the whole batch: loss")
+    assert reason.endswith("; outputs for the whole batch: loss")
 
 
 @pytest.mark.parametrize(("inputs", "kind"), [("input_ids", "text_classification"), ("x", "classification")])
@@ -99,4 +99,4 @@ def test_an_exported_program_has_outputs_too(tmp_path: Path) -> None:
     found, sure, reason = model_of_file(tmp_path / "a.pt2", Registry()).task
     parameters = {"probabilities_layer": "output0", "probabilities_transform": "none"}
     assert found == {"type": "classification", "parameters": parameters}
-    assert (sure, reason) == ("certain", "output0 is made by Softmax")
+    assert (sure, reason) == ("certain", "output0 is the output of Softmax")

@@ -172,7 +172,7 @@ def test_an_output_for_the_whole_batch_is_kept_and_is_no_prediction(size: int, w
         if layer == "scores":
             assert process(tensors, size)[1].sum() == size
         else:
-            assert refusal(process, tensors, size).startswith(f"output {layer} is one for the whole batch")
+            assert refusal(process, tensors, size).startswith(f"output {layer} is for the whole batch")
 
 
 @pytest.mark.parametrize(
@@ -197,13 +197,13 @@ def test_a_class_that_the_model_names_has_no_probability(
 @pytest.mark.parametrize(
     ("labels", "named", "said"),
     [
-        (["a"], np.array(["b"], object), 'names the class "b", which is none of the manifest\'s 1 labels'),
-        (["a"], np.array([1]), 'names the class "1", which'),
-        ([], np.array([-1]), 'names the class "-1", which'),
+        (["a"], np.array(["b"], object), 'returns the class "b", which is none of the manifest\'s 1 labels'),
+        (["a"], np.array([1]), 'returns the class "1", which'),
+        ([], np.array([-1]), 'returns the class "-1", which'),
         ([], np.array(["a"], object), "none of the manifest's 0 labels"),
-        ([], np.array([0.5]), 'names the class "0.5"'),
-        ([], np.array([np.nan]), 'names the class "nan"'),
-        ([], np.array([[1, 2]]), "has shape [1, 2]; it has one class per input"),
+        ([], np.array([0.5]), 'returns the class "0.5"'),
+        ([], np.array([np.nan]), 'returns the class "nan"'),
+        ([], np.array([[1, 2]]), "has shape [1, 2]; expected one class per input"),
     ],
 )
 def test_a_class_that_the_labels_lack_is_refused(labels: list[str], named: NDArray[Any], said: str) -> None:

@@ -195,7 +195,7 @@ def test_outputs_that_contradict_the_manifest_are_refused(
             {**GLUON, "probabilities_transform": "softmax"},
             "softmax needs a score for each",
         ),
-        ("object_detection", {"probabilities_transform": "sigmoid"}, "sigmoid is for classifications"),
+        ("object_detection", {"probabilities_transform": "sigmoid"}, "sigmoid is only for classifications"),
         ("instance_segmentation", GLUON, "field output.parameters.masks_layer: is missing"),
     ],
 )

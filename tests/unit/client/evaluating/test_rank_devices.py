@@ -27,7 +27,7 @@ SRUN = {
     [
         ({}, {}, 2),
         ({}, {"num_ranks": 2}, 2),
-        ({}, {"num_ranks": 4}, "num_gpus is 2, but this host has 4 ranks; PyTorch has one process per GPU"),
+        ({}, {"num_ranks": 4}, "num_gpus is 2, but this host has 4 ranks; PyTorch needs one per GPU"),
         ({**TORCHRUN, "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}, {}, None),
         ({**TORCHRUN, "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}, {"num_ranks": 4}, 4),
         (

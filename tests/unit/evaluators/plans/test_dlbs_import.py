@@ -160,8 +160,8 @@ def test_what_has_no_equal_is_said_with_its_reason() -> None:
     ]
     said = dict(each.split(": ", 1) for each in found.without_equal)
     assert said["exp.num_warmup_batches"] == (
-        "uuid.uuid4 is not among the functions of a plan's expressions; write the value, or an extension "
-        "that gives a value for each condition"
+        "uuid.uuid4 is not among the functions of a plan's expressions; write the value, or add an "
+        "extension with the value for each condition"
     )
     assert said["exp.gpu_title"] == "it changes no option, so that its values make one cell"
     assert said["exp.dtype=int8"] == (
@@ -327,7 +327,7 @@ def test_where_the_ranks_of_several_hosts_meet_is_left_out() -> None:
         }
     )
     assert not expanded(found)[0].options.keys() & {"rank", "rank_address"}
-    reason = "the ranks of a cell with cell.nodes are numbered and find each other without it"
+    reason = "the ranks of a cell with cell.nodes do not need it"
     assert found.without_equal == tuple(
         f"{name}: {reason}"
         for name in ("pytorch.distributed_rendezvous", "pytorch.distributed_rank", "mxnet.rendezvous")

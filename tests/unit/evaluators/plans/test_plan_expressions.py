@@ -43,7 +43,7 @@ def test_an_expression_has_the_value_of_python(text: str) -> None:
         ("open('/etc/passwd')", "open is not among the functions"),
         ("uuid.uuid4().__str__()", "uuid.uuid4().__str__ is not among the functions"),
         ("eval('1')", "eval is not among"),
-        ("''.__class__", "\"''.__class__\" is Python that a plan's expressions do not have"),
+        ("''.__class__", "\"''.__class__\" is Python that a plan's expressions do not support"),
         ("'a'.lower", "is Python that"),
         ("[x for x in 'a']", "is Python that"),
         ("lambda: 1", "is Python that"),

@@ -333,7 +333,7 @@ def test_lvis_as_it_is_published_is_scored_by_its_own_rules(tmp_path: Path) -> N
     named = score_results(path, file, "object_detection", average_precision="coco")
     assert named.definition.startswith("COCO AP (pycocotools ")
     assert named.score("AP") == pytest.approx(0.5 / 3)
-    with pytest.raises(DatasetError, match="lists no neg_category_ids, which LVIS's AP needs"):
+    with pytest.raises(DatasetError, match="has no neg_category_ids, which LVIS's AP needs"):
         score_results(path, coco(tmp_path / "coco"), "object_detection", average_precision="lvis")
 
 
