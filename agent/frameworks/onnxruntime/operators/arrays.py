@@ -111,6 +111,12 @@ def _index_copy(_case: Case, _dtype: np.dtype[Any]) -> Graph:
     )
 
 
+def _fill_element(_case: Case, _dtype: np.dtype[Any]) -> Graph:
+    apart = [node("Unsqueeze", name, "axes", output=f"{name}_apart") for name in ("indices", "source")]
+    scatter = node("ScatterElements", "data", "indices_apart", "source_apart", axis=1)
+    return Graph([*apart, scatter], constants={"axes": [1]})
+
+
 def _one_hot(case: Case, _: np.dtype[Any]) -> Graph:
     return Graph(
         [node("OneHot", "indices", "depth", "values")], constants={"depth": [case["depth"]], "values": [0, 1]}
@@ -229,6 +235,7 @@ FORMS: Mapping[str, Form] = {
     "gather_nd": Form("Transpose GatherND", _gather_nd),
     "scatter_nd": Form("Transpose ScatterND", _scatter_nd),
     "index_copy": Form("Unsqueeze ScatterND", _index_copy),
+    "fill_element": Form("Unsqueeze ScatterElements", _fill_element),
     "sequence_reverse": single("ReverseSequence", "data", "lengths", time_axis=0, batch_axis=1),
     "one_hot": Form("OneHot", _one_hot),
     "where": single("Where", "mask", "data", "other"),
@@ -268,6 +275,9 @@ MISSING: Mapping[str, str] = {
         for name, each in operators().items()
         if each.category is Category.RANDOM and each.check and name not in FORMS
     },
+    **dict.fromkeys(
+        ("sample_uniform", "sample_normal"), "ONNX draws all numbers of a tensor from the same distribution"
+    ),
     "shuffle": "ONNX has no random permutation",
     "reset_arrays": IN_PLACE,
     "custom_add_one": "ONNX Runtime takes custom operators from compiled libraries only, not from Python",

@@ -158,6 +158,12 @@ def _normalized(kind: str, inputs: tuple[str, ...], case: Case, dtype: np.dtype[
     return Graph([node(kind, *inputs, epsilon=case["epsilon"], **more)])
 
 
+def _normalized_by_group(case: Case, dtype: np.dtype[Any]) -> Graph:
+    """Returns the operator of opset 20; that of opset 21 has a scale and a shift for each channel."""
+    graph = _normalized("GroupNormalization", ("data", "gamma", "beta"), case, dtype)
+    return replace(graph, opset=20)
+
+
 def _batch_norm_trained(case: Case, dtype: np.dtype[Any]) -> Graph:
     return Graph(
         [
@@ -277,6 +283,7 @@ FORMS: Mapping[str, Form] = {
     "layer_norm": _normalization("LayerNormalization", "gamma", "beta"),
     "instance_norm": _normalization("InstanceNormalization", "gamma", "beta"),
     "group_norm": _normalization("GroupNormalization", "gamma", "beta"),
+    "group_norm_per_group": Form("GroupNormalization", _normalized_by_group),
     "rms_norm": _normalization("SimplifiedLayerNormalization", "gamma"),
     "l2_normalization": single("LpNormalization", "data", axis=1, p=2),
     "lrn": single("LRN", "data", of={name: name for name in ("size", "alpha", "beta", "bias")}),
@@ -291,7 +298,6 @@ FORMS: Mapping[str, Form] = {
 
 MISSING: Mapping[str, str] = {
     "softmax_activation": "ONNX has it only as softmax",
-    "group_norm_per_group": "ONNX's GroupNormalization has a scale and a shift for each channel",
     "im2col": "ONNX has only the opposite, Col2Im",
     "adaptive_avg_pool2d": "ONNX pools by windows of one size, and these have several",
 }

@@ -203,7 +203,7 @@ FORMS: Mapping[str, Form] = {
 
 
 MISSING: Mapping[str, str] = {
-    "cast_storage": "the outputs of an operator are dense tensors in PyTorch",
+    "cast_storage": "PyTorch's tensors of compressed rows are a beta version, and torch.compile returns none",
     "add_n": "PyTorch has no sum of several tensors; torch.sum takes a torch.stack of them, which copies",
     "cbrt": _NO_CUBE_ROOT,
     "rcbrt": _NO_CUBE_ROOT,
