@@ -27,16 +27,10 @@ from inferometer.agent.operators.operator import (
 )
 from inferometer.agent.operators.table.arithmetic import element_wise, presets_of
 
-SHAPES = by_preset(
-    ({}, {"shape": (32, 32)}),
-    ({}, {"shape": (1024, 1024)}),
-    ({}, {"shape": (4096, 4096)}),
-    ({}, {"shape": (10000, 10)}),
-    ({}, {"shape": (10000, 1)}),
-)
+_SHAPES = ((32, 32), (1024, 1024), (4096, 4096), (10000, 10), (10000, 1))
 
 
-def no_inputs(case: Case) -> tuple[TensorSpec, ...]:
+def _no_inputs(case: Case) -> tuple[TensorSpec, ...]:
     """Returns the inputs, none, of an operator with the parameter ``shape``; a bad shape is a ValueError."""
     shape = case["shape"]
     if not isinstance(shape, tuple) or any(size < 1 for size in shape):
@@ -44,20 +38,25 @@ def no_inputs(case: Case) -> tuple[TensorSpec, ...]:
     return ()
 
 
-def _filled(name: str, summary: str, fixed: float, **parameters: ParameterValue) -> Operator:
-    def reference(_: object, given: Parameters) -> tuple[Any]:
-        return (np.full(given["shape"], given.get("value", fixed), np.float64),)
-
+def created(parameters: Parameters, **attributes: Any) -> Operator:
+    """Returns an operator without inputs; ``shape`` is one of its parameters, and all else an attribute."""
     return Operator(
+        given=(),
+        tensors=_no_inputs,
+        presets=by_preset(*(({}, {"shape": shape}) for shape in _SHAPES)),
+        parameters={"shape": (1024, 1024), **parameters},
+        has_gradient=False,
+        **attributes,
+    )
+
+
+def _filled(name: str, summary: str, fixed: float, **parameters: ParameterValue) -> Operator:
+    return created(
+        parameters,
         name=name,
         category=Category.CREATION,
         summary=summary,
-        given=(),
-        tensors=no_inputs,
-        presets=SHAPES,
-        parameters={"shape": (1024, 1024), **parameters},
-        reference=reference,
-        has_gradient=False,
+        reference=lambda _, given: (np.full(given["shape"], given.get("value", fixed), np.float64),),
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf, lgamma, pi, prod, sqrt
+from math import inf, lgamma, pi, sqrt
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,7 +30,7 @@ from inferometer.agent.operators.operator import (
     same_shape,
     sized,
 )
-from inferometer.agent.operators.table.creation import SHAPES, no_inputs
+from inferometer.agent.operators.table.creation import created
 
 _DEVIATIONS = 6.0
 """The number of standard errors by which a moment may be off; about 2 in 10⁹ normal samples exceed it."""
@@ -132,8 +132,6 @@ def is_drawn_from(
         raise ValueError(f"the variance is {found.var():g}, not {moments.variance:g} ± {spread:g}")
 
 
-_DATA = by_preset(sized(32, 32), sized(1024, 1024), sized(4096, 4096), sized(10000, 10), sized(10000, 1))
-
 _ROUNDING = 2e-3
 """The maximum change of a value between -0.5 and 0.5 in bfloat16."""
 _EDGE = 1e-2
@@ -150,15 +148,15 @@ def _random(
         given = {key: case[key] for key in parameters}
         is_drawn_from(moments(**given), arrays, case["shape"])
 
-    return _drawn(
-        name=name,
-        summary=summary,
-        given=(),
-        tensors=no_inputs,
-        presets=SHAPES,
-        parameters={"shape": (1024, 1024), **parameters},
-        check=check,
+    return created(
+        parameters, name=name, category=Category.RANDOM, summary=summary, reference=None, check=check
     )
+
+
+def _of_data(name: str, summary: str, values: Values, check: Callable[..., None]) -> Operator:
+    sizes = (sized(32, 32), sized(1024, 1024), sized(4096, 4096), sized(10000, 10), sized(10000, 1))
+    tensors = same_shape("data", values=values)
+    return _drawn(name=name, summary=summary, tensors=tensors, presets=by_preset(*sizes), check=check)
 
 
 def _check_bernoulli(arrays: Arrays, _: Arrays, case: Case) -> None:
@@ -171,15 +169,10 @@ def _check_multinomial(arrays: Arrays, _: Arrays, case: Case) -> None:
     is_drawn_from(discrete_uniform(0, classes), arrays, (rows, case["draws"]), independent=rows)
 
 
-def _check_shuffle(arrays: Arrays, _: Arrays, case: Case) -> None:
-    shape: Shape = case.shapes["data"]
-    (found,) = arrays
-    count = prod(shape)
-    # what Values.DISTINCT draws, and the integer types have times ten
-    values = np.arange(count, dtype=np.float32) / np.float32(count) - np.float32(0.5)
-    expected = np.rint(values * 10) if found.dtype.kind in "iu" else values
-    if found.shape != shape or np.abs(np.sort(found, axis=None) - expected).max() > _ROUNDING:
-        raise ValueError("the output is not a permutation of the input")
+def _check_shuffle(arrays: Arrays, inputs: Arrays, case: Case) -> None:
+    found, data = (np.sort(array, axis=0) for array in (arrays[0], inputs[0]))
+    if found.shape != data.shape or np.abs(found - data).max() > _ROUNDING:
+        raise ValueError("the rows of the output are not those of the input")
 
 
 _MULTINOMIAL = _drawn(
@@ -319,19 +312,9 @@ OPERATORS = (
         alpha=0.5,
     ),
     _random("random_randint", "Integers of low…high - 1", discrete_uniform, low=0, high=100),
-    _drawn(
-        name="bernoulli",
-        summary="1 with the probability that data has, otherwise 0",
-        tensors=same_shape("data", values=Values.PROBABILITY),
-        presets=_DATA,
-        check=_check_bernoulli,
+    _of_data(
+        "bernoulli", "1 with the probability that data has, otherwise 0", Values.PROBABILITY, _check_bernoulli
     ),
     _MULTINOMIAL,
-    _drawn(
-        name="shuffle",
-        summary="The rows of data in a random order",
-        tensors=same_shape("data", values=Values.DISTINCT),
-        presets=_DATA,
-        check=_check_shuffle,
-    ),
+    _of_data("shuffle", "The rows of data in a random order", Values.DISTINCT, _check_shuffle),
 )

@@ -31,13 +31,8 @@ _COUNTED = 1e-3
 TENSORS = 4
 """The number of weights in an update of several weights; each has its own gradient."""
 
-_WEIGHTS = by_preset(
-    ({"weight": (32, 32)}, {}),
-    ({"weight": (1024, 1024)}, {}),
-    ({"weight": (4096, 4096)}, {}),
-    ({"weight": (10000, 1)}, {}),
-    ({"weight": (10000, 100)}, {}),
-)
+_SHAPES = ((32, 32), (1024, 1024), (4096, 4096), (10000, 1), (10000, 100))
+_WEIGHTS = by_preset(*(({"weight": shape}, {}) for shape in _SHAPES))
 _SGD: Parameters = {"lr": 0.01, "wd": 1e-4}
 _ADAM: Parameters = {"lr": 0.001, "wd": 1e-4, "beta1": 0.9, "beta2": 0.999}
 
@@ -255,9 +250,7 @@ _LARS = Operator(
         TensorSpec(name, case.shapes["lrs"], Values.POSITIVE, differentiable=False, dtype="float32")
         for name in ("lrs", "weights_sum_sq", "grads_sum_sq", "wds")
     ),
-    presets=by_preset(
-        ({"lrs": (32,)}, {}), ({"lrs": (1024,)}, {}), ({"lrs": (1 << 20,)}, {}), ({"lrs": (1,)}, {})
-    ),
+    presets=by_preset(*(({"lrs": (count,)}, {}) for count in (32, 1024, 1 << 20, 1))),
     parameters={"eta": 0.001},
     reference=_lars,
     flops=lambda case, _: 8 * prod(case.shapes["lrs"]),
@@ -266,21 +259,16 @@ _LARS = Operator(
 
 OPERATORS = (
     *_SGD_UPDATES,
-    _update(
-        "adam_update",
-        "weight - lr · mean / (√var + ε), after so many steps that the bias correction is 1",
-        _adam,
-        states=_MOMENTS,
-        parameters=_ADAM,
-        flops=14,
-    ),
-    _update(
-        "adamw_update",
-        "the update of Adam, with lr · wd · weight apart from the gradient",
-        _adamw,
-        states=_MOMENTS,
-        parameters=_ADAM,
-        flops=14,
+    *(
+        _update(name, summary, rule, states=_MOMENTS, parameters=_ADAM, flops=14)
+        for name, rule, summary in (
+            (
+                "adam_update",
+                _adam,
+                "weight - lr · mean / (√var + ε), after so many steps that the bias correction is 1",
+            ),
+            ("adamw_update", _adamw, "the update of Adam, with lr · wd · weight apart from the gradient"),
+        )
     ),
     # MXNet has the root of var + ε; with a var of 0.05 or more, the two differ by less than 1e-7
     _update(

@@ -30,13 +30,8 @@ from inferometer.agent.operators.table.layers import log_softmax, sigmoid
 
 _Function: TypeAlias = Callable[[NDArray[Any], NDArray[Any], Parameters], NDArray[Any]]
 
-_PREDICTIONS = by_preset(
-    ({"pred": (4, 10, 1)}, {}),
-    ({"pred": (32, 1000, 1)}, {}),
-    ({"pred": (512, 1000, 1)}, {}),
-    ({"pred": (10000, 10, 1)}, {}),
-    ({"pred": (1, 100000, 1)}, {}),
-)
+_SHAPES = ((4, 10, 1), (32, 1000, 1), (512, 1000, 1), (10000, 10, 1), (1, 100000, 1))
+_PREDICTIONS = by_preset(*(({"pred": shape}, {}) for shape in _SHAPES))
 
 
 def _loss(
@@ -131,7 +126,7 @@ def _end(
 ) -> Operator:
     """Returns a layer that ends a network: the ``output`` of data, with the gradient of the ``loss``.
 
-    Labels have the shape of data, or are classes of its rows. The loss of a row is a mean with the former.
+    Labels have the shape of data, or are classes of its rows. The loss is summed over the rows.
     """
 
     def tensors(case: Case) -> tuple[TensorSpec, ...]:
@@ -140,9 +135,6 @@ def _end(
         labels = [TensorSpec("label", drawn, label, columns, differentiable=False)] if label else []
         return (TensorSpec("data", shape), *labels)
 
-    def total(arrays: Arrays, _: Parameters) -> float:
-        return float(np.sum(loss(*arrays)) / (arrays[0].shape[1] if arrays[-1].ndim > 1 < len(arrays) else 1))
-
     return Operator(
         name=name,
         category=Category.LOSS,
@@ -150,7 +142,7 @@ def _end(
         tensors=tensors,
         presets=_ROWS,
         reference=lambda arrays, _: (output(arrays[0]),),
-        loss=total,
+        loss=lambda arrays, _: float(np.sum(loss(*arrays))),
         rtol=5e-5,
     )
 
@@ -174,20 +166,20 @@ _ENDS = (
     _end(
         "linear_regression_output",
         "data; its gradient is that of (data - label)² / 2",
-        lambda data, label: (data - label) ** 2 / 2,
+        lambda data, label: ((data - label) ** 2 / 2).mean(1),
         Values.NORMAL,
     ),
     _end(
         "logistic_regression_output",
         "sigmoid; its gradient is that of the binary cross-entropy",
-        lambda data, label: np.logaddexp(0, data) - data * label,
+        lambda data, label: (np.logaddexp(0, data) - data * label).mean(1),
         Values.BOOLEAN,
         sigmoid,
     ),
     _end(
         "mae_regression_output",
         "data; its gradient is that of |data - label|",
-        lambda data, label: np.abs(data - label),
+        lambda data, label: np.abs(data - label).mean(1),
         Values.NORMAL,
     ),
     _end("make_loss", "data; its gradient is 1", lambda data: data),

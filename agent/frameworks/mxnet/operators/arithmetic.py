@@ -82,7 +82,7 @@ FORMS: Mapping[str, Form] = {
     "cast": Form(
         "cast", lambda mx, case: lambda data: mx.cast(data, dtype=case["to"]), ("cast", "Cast", "amp_cast")
     ),
-    "amp_multicast": Form("amp_multicast", lambda mx, _: partial(mx.amp_multicast, num_outputs=2)),
+    "amp_multicast": with_parameters("amp_multicast", num_outputs=2),
     # the result is no dense array, of which only mx.nd makes outputs
     "cast_storage": Form("cast_storage", lambda mx, _: partial(mx.cast_storage, stype="csr"), symbolic=False),
     "all_finite": named("all_finite"),

@@ -222,7 +222,7 @@ FORMS: Mapping[str, Form] = {
     "selu": _leaky("selu", "SELU"),
     "sigmoid": _activation("sigmoid", "sigmoid"),
     # MXNet's own slope is 0.2
-    "hard_sigmoid": Form("hard_sigmoid", lambda mx, _: partial(mx.hard_sigmoid, alpha=1 / 6, beta=0.5)),
+    "hard_sigmoid": with_parameters("hard_sigmoid", alpha=1 / 6, beta=0.5),
     "tanh": _activation("tanh", "tanh"),
     "softsign": _activation("softsign", "softsign"),
     "softplus": _activation("softrelu"),
@@ -234,7 +234,7 @@ FORMS: Mapping[str, Form] = {
     ),
     "gelu": _leaky("gelu", "GELU"),
     **{name: with_parameters(name, "axis") for name in ("softmax", "log_softmax", "softmin")},
-    "softmax_activation": Form("SoftmaxActivation", lambda mx, _: mx.SoftmaxActivation),
+    "softmax_activation": with_parameters("SoftmaxActivation"),
     "dense": Form(
         "FullyConnected",
         lambda mx, case: partial(mx.FullyConnected, num_hidden=case["units"], flatten=False),
@@ -283,12 +283,7 @@ FORMS: Mapping[str, Form] = {
         lambda mx, _: lambda data, grid: mx.BilinearSampler(data, mx.transpose(grid, (0, 3, 1, 2))),
         ("BilinearSampler",),
     ),
-    "grid_generator": Form(
-        "GridGenerator",
-        lambda mx, case: partial(
-            mx.GridGenerator, transform_type="affine", target_shape=case["target_shape"]
-        ),
-    ),
+    "grid_generator": with_parameters("GridGenerator", "target_shape", transform_type="affine"),
     "spatial_transformer": Form(
         "SpatialTransformer",
         lambda mx, case: partial(

@@ -105,11 +105,11 @@ def named(name: str, *covers: str) -> Form:
     return Form(name, lambda mx, _: getattr(mx, name), (name, *covers))
 
 
-def with_parameters(name: str, *parameters: str, covers: tuple[str, ...] = ()) -> Form:
+def with_parameters(name: str, *parameters: str, covers: tuple[str, ...] = (), **fixed: Any) -> Form:
     """Returns the form of an operator that takes the table's inputs, and parameters with the same names."""
     return Form(
         name,
-        lambda mx, case: partial(getattr(mx, name), **{each: case[each] for each in parameters}),
+        lambda mx, case: partial(getattr(mx, name), **{each: case[each] for each in parameters}, **fixed),
         (name, *covers),
     )
 

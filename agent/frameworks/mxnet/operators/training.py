@@ -11,7 +11,7 @@ from functools import cache, partial
 from math import sqrt
 from typing import Any
 
-from inferometer.agent.frameworks.mxnet.operators.runner import Block, Form, Function
+from inferometer.agent.frameworks.mxnet.operators.runner import Block, Form, Function, with_parameters
 from inferometer.agent.frameworks.mxnet.runtime import mxnet
 from inferometer.agent.operators.operator import Case
 from inferometer.agent.operators.table.optimizers import EPSILON, TENSORS
@@ -183,7 +183,7 @@ FORMS: Mapping[str, Form] = {
     "signum_update": _update("signum_update", 1),
     "lamb_update_phase1": _update("lamb_update_phase1", 2),
     "lamb_update_phase2": _update("lamb_update_phase2"),
-    "multi_lars": Form("multi_lars", lambda mx, case: partial(mx.multi_lars, eta=case["eta"], eps=EPSILON)),
+    "multi_lars": with_parameters("multi_lars", "eta", eps=EPSILON),
 }
 
 

@@ -6,7 +6,7 @@ Functions that copy replace functions that return a view, such as ``torch.permut
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -37,11 +37,23 @@ def _drawn_in_place(name: str, *parameters: str) -> Form:
     return Form(f"torch.Tensor.{name}", make, (name.rstrip("_"), "empty"), creates=True)
 
 
-def _drawn_from(kind: Any, parameters: Callable[[Case], tuple[float, ...]], *covers: str) -> Form:
+def _class_of(name: str, *given: Any, scales: bool = False) -> tuple[Any, Sequence[Any]]:
+    """Returns PyTorch's class of a distribution and its parameters; ``scales`` says that beta is a scale."""
+    if name == "gamma" and scales:
+        given = given[0], 1 / given[1]
+    if name == "generalized_negative_binomial":
+        mu, alpha = given
+        name, given = "negative_binomial", (1 / alpha, 1 / (1 + mu * alpha))
+    if name == "negative_binomial":  # the class counts the successes, so that one there is a failure here
+        given = given[0], 1 - given[1]
+    return getattr(distributions, name.title().replace("_", "")), given
+
+
+def _drawn_from(name: str, *parameters: str) -> Form:
     """Returns the form that samples a ``torch.distributions`` class without validating its parameters."""
 
     def make(case: Case) -> Any:
-        given = parameters(case)
+        kind, given = _class_of(name, *(case[each] for each in parameters), scales=True)
         shape = torch.Size(case["shape"])
 
         def draw(**where: Any) -> Any:
@@ -50,7 +62,8 @@ def _drawn_from(kind: Any, parameters: Callable[[Case], tuple[float, ...]], *cov
 
         return draw
 
-    return Form(f"torch.distributions.{kind.__name__}", make, covers, creates=True)
+    kind, _ = _class_of(name, *(1.0 for _ in parameters))
+    return Form(f"torch.distributions.{kind.__name__}", make, ("_standard_gamma", "poisson"), creates=True)
 
 
 def _integers(case: Case) -> Any:
@@ -98,26 +111,18 @@ def _unravel_index(case: Case) -> Function:
     return lambda indices: torch.stack(torch.unravel_index(indices, case["shape"]))
 
 
-def _distribution(name: str, *given: torch.Tensor) -> Any:
-    if name == "generalized_negative_binomial":
-        mu, alpha = given
-        name, given = "negative_binomial", (1 / alpha, 1 / (1 + mu * alpha))
-    if name == "negative_binomial":  # the class counts the successes, so that one there is a failure here
-        given = given[0], 1 - given[1]
-    return getattr(distributions, name.title().replace("_", ""))(*given, validate_args=False)
-
-
 def _sample(name: str) -> Form:
-    def sample(case: Case, *given: torch.Tensor) -> Any:
-        given = (given[0], 1 / given[1]) if name == "gamma" else given  # from a scale to a rate
-        return _distribution(name, *given).sample((case["draws"],)).movedim(0, -1)
+    def sample(case: Case, *tensors: torch.Tensor) -> Any:
+        kind, given = _class_of(name, *tensors, scales=True)
+        return kind(*given, validate_args=False).sample((case["draws"],)).movedim(0, -1)
 
     return Form("torch.distributions.Distribution.sample", lambda case: partial(sample, case))
 
 
 def _density(name: str) -> Form:
-    def density(sample: torch.Tensor, *given: torch.Tensor) -> Any:
-        return _distribution(name, *(each.unsqueeze(1) for each in given)).log_prob(sample).exp()
+    def density(sample: torch.Tensor, *tensors: torch.Tensor) -> Any:
+        kind, given = _class_of(name, *(each.unsqueeze(1) for each in tensors))
+        return kind(*given, validate_args=False).log_prob(sample).exp()
 
     return Form("torch.distributions.Distribution.log_prob torch.exp", lambda _: density)
 
@@ -195,17 +200,10 @@ FORMS: Mapping[str, Form] = {
     "random_uniform": _drawn_in_place("uniform_", "low", "high"),
     "random_normal": _drawn_in_place("normal_", "loc", "scale"),
     "random_exponential": _drawn_in_place("exponential_", "lam"),
-    # the class has the rate, which is the inverse of the scale
-    "random_gamma": _drawn_from(distributions.Gamma, lambda case: (case["alpha"], 1 / case["beta"])),
-    "random_poisson": _drawn_from(distributions.Poisson, lambda case: (case["lam"],), "poisson"),
-    # the class counts the successes, so that a success there is a failure here
-    "random_negative_binomial": _drawn_from(
-        distributions.NegativeBinomial, lambda case: (case["k"], 1 - case["p"]), "poisson"
-    ),
-    "random_generalized_negative_binomial": _drawn_from(
-        distributions.NegativeBinomial,
-        lambda case: (1 / case["alpha"], 1 - 1 / (1 + case["mu"] * case["alpha"])),
-    ),
+    "random_gamma": _drawn_from("gamma", "alpha", "beta"),
+    "random_poisson": _drawn_from("poisson", "lam"),
+    "random_negative_binomial": _drawn_from("negative_binomial", "k", "p"),
+    "random_generalized_negative_binomial": _drawn_from("generalized_negative_binomial", "mu", "alpha"),
     **{f"sample_{name}": _sample(name) for name in _DISTRIBUTIONS},
     **{f"random_pdf_{name}": _density(name) for name in (*_DISTRIBUTIONS, "dirichlet")},
     "random_randint": Form("torch.randint", _integers, creates=True),

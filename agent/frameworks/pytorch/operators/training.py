@@ -70,18 +70,14 @@ def _sgd(case: Case, *, nesterov: bool = False, several: bool = False) -> Functi
         "foreach": several,
     }
 
-    def one(weight: torch.Tensor, grad: torch.Tensor, state: torch.Tensor | None = None) -> Any:
-        sgd([weight], [grad], [state], **settings)
-        return weight
-
-    def many(*tensors: torch.Tensor) -> Any:
+    def update(*tensors: torch.Tensor) -> Any:
         each = 3 if momentum else 2
         weights, grads = list(tensors[::each]), list(tensors[1::each])
         states: list[Any] = list(tensors[2::each]) if momentum else [None] * len(weights)
         sgd(weights, grads, states, **settings)
         return weights
 
-    return many if several else one
+    return update
 
 
 def _update(function: Any, empty: int = 0, step: float = 0.0, **fixed: Any) -> Form:
@@ -126,8 +122,7 @@ FORMS: Mapping[str, Form] = {
         ("cross_entropy_loss",),
     ),
     "stop_gradient": Form("torch.Tensor.detach torch.clone", lambda _: lambda data: data.detach().clone()),
-    "sgd_update": Form("torch.optim.sgd.sgd", _sgd),
-    "sgd_mom_update": Form("torch.optim.sgd.sgd", _sgd),
+    **dict.fromkeys(("sgd_update", "sgd_mom_update"), Form("torch.optim.sgd.sgd", _sgd)),
     "nag_mom_update": Form("torch.optim.sgd.sgd", lambda case: _sgd(case, nesterov=True)),
     "adam_update": _update(adam, 1, _LATE, amsgrad=False, maximize=False),
     "adamw_update": _update(adamw, 1, _LATE, amsgrad=False, maximize=False),

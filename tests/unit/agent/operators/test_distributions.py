@@ -83,3 +83,15 @@ def test_each_row_of_samples_has_the_parameters_of_its_distribution(name):
 def test_fractions_are_no_counts():
     with pytest.raises(ValueError, match="a value is not an integer"):
         is_drawn_from(distributions.poisson(4), [RANDOM.gamma(4, 1, SHAPE)], SHAPE)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_rows_are_shuffled_whole(dtype):
+    operator = operators()["shuffle"]
+    case = operator.cases(Preset.SMALL)[0]
+    [data] = draw_inputs(operator, case, np.dtype(dtype), 0).values()
+
+    operator.check([RANDOM.permutation(data)], [data], case)
+    for wrong in (data.T, data[:-1], np.zeros_like(data)):
+        with pytest.raises(ValueError, match="the rows of the output are not those of the input"):
+            operator.check([wrong], [data], case)
