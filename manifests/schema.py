@@ -216,7 +216,7 @@ class OutputParameters(Part):
         labels = self.labels
         if isinstance(name, str) or (labels and all(map(_WHOLE_NUMBER.fullmatch, labels))):
             return labels.index(str(name)) if str(name) in labels else None
-        return name if name >= 0 and (not labels or name < len(labels)) else None
+        return name if 0 <= name < (len(labels) or 2**63) else None
 
     @property
     def scores_per_class(self) -> bool:

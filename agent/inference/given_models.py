@@ -231,9 +231,10 @@ def _task_of_numbers(output: InputSignature | None, signature: ModelSignature, i
         return _task("raw", "guess", "the file does not describe its outputs")
     name, sides, operator = output.name, output.shape[1:], signature.operators.get(output.name, "")
     shape = f"{name} has the shape {_shown(output.shape)}"
-    if operator.endswith("Regressor") or name == "variable":  # as skl2onnx calls it
-        sure = "certain" if operator.endswith("Regressor") else "likely"
-        return _task("regression", sure, f"{name} is the output of {operator}", values_layer=name)
+    if operator.endswith("Regressor"):
+        return _task("regression", "certain", f"{name} is the output of {operator}", values_layer=name)
+    if name == "variable":
+        return _task("regression", "likely", f"skl2onnx gives regressors the name {name}", values_layer=name)
     if len(sides) == 3 and images and set(sides[1:]) != {1}:
         if sides[0] in (1, 3):
             return _task("image_enhancement", "guess", shape, image_layer=name)

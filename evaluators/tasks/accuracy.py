@@ -48,6 +48,20 @@ class ClassIndex:
             index = self._known[name] = self._look_up(name)
         return index
 
+    def find_or_index(self, name: str) -> int:
+        """Returns the index of the class ``name`` or, if the model has no such class, the index it spells.
+
+        Raises:
+            DatasetError: The model has no matching class, or several, and not as many classes.
+        """
+        try:
+            return self.find(name)
+        except DatasetError:
+            index = decimal(name)
+            if index is None or index >= len(self):
+                raise
+            return index
+
     def of(self, sample: Sample) -> int | None:
         """Returns the index of the class of a sample; None if it has no label.
 

@@ -167,11 +167,11 @@ class _Probabilities:
         self._counts += np.bincount(bins, minlength=_BINS)
         self._confidence += np.bincount(bins, best, minlength=_BINS)
         self._right += np.bincount(bins[hits[:, 0]], minlength=_BINS)
-        known = (indices >= 0) & (indices < self._classes)
-        self._are_all &= indices.shape[1] == self._classes and bool(known.all())
-        self._are_all &= bool((np.count_nonzero(hits, axis=1) == 1).all())
-        if self._are_all:
+        self._are_all = self._are_all and indices.shape[1] == self._classes
+        if self._are_all and (np.sort(indices) == np.arange(self._classes)).all():
             self._add_all(indices, probabilities, hits, float(np.finfo(given.dtype).eps))
+        else:
+            self._are_all = False
 
     def _add_all(
         self,

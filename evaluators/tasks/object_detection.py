@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from inferometer.agent.tasks.predictions import Detections, Instances, Predictions
 from inferometer.evaluators.datasets.base import Federated, Objects, Polygons, RunLengths, Sample
 from inferometer.evaluators.datasets.coco import Annotation, CocoResults, annotations_of
-from inferometer.evaluators.tasks.accuracy import ClassIndex, decimal
+from inferometer.evaluators.tasks.accuracy import ClassIndex
 from inferometer.evaluators.tasks.metric import TaskMetric, TaskResult, truth_of
 from inferometer.manifests.errors import DatasetError, FrameworkUnavailableError, PredictionError, printable
 from inferometer.manifests.schema import ModelManifest
@@ -167,17 +167,9 @@ class DetectionMetric(TaskMetric):
         raise PredictionError(f"the prediction is {prediction.kind}; {self.task} scores objects")
 
     def _class_of(self, name: str) -> int:
-        if (known := self._classes.get(name)) is not None:
-            return known
-        try:
-            index = self._index.find(name)
-        except DatasetError:
-            number = decimal(name)
-            if number is None or number >= len(self._index):
-                raise
-            index = number
-        self._classes[name] = index
-        return index
+        if name not in self._classes:
+            self._classes[name] = self._index.find_or_index(name)
+        return self._classes[name]
 
 
 def _tally(annotations: Iterable[Annotation]) -> Counter[int]:

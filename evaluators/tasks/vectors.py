@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from inferometer.agent.tasks.predictions import Classifications, Predictions, Values
 from inferometer.evaluators.datasets.base import ClassNames, Objects, Sample, TargetValues
 from inferometer.evaluators.intervals import RESAMPLES, ScoreInterval, bootstrap_intervals, ratio_interval
-from inferometer.evaluators.tasks.accuracy import ClassIndex, decimal
+from inferometer.evaluators.tasks.accuracy import ClassIndex
 from inferometer.evaluators.tasks.metric import (
     MOST_DRAWN_COUNTS,
     ClassCounts,
@@ -463,26 +463,17 @@ class MultilabelMetric(TaskMetric):
         """Returns the indices of the right classes; None if the sample has no truth."""
         truth = sample.read_truth()
         if isinstance(truth, ClassNames | Objects):
-            return {
-                self._class_of(name)
-                for name in (truth.names if isinstance(truth, ClassNames) else truth.classes)
-            }
+            names = truth.names if isinstance(truth, ClassNames) else truth.classes
+            return {self._index.find_or_index(name) for name in names}
         if isinstance(truth, TargetValues) and np.isin(truth.values, (0, 1)).all():
             places = np.flatnonzero(truth.values).tolist()
-            return {self._class_of(truth.names[place]) if truth.names else place for place in places}
+            if truth.names:
+                return {self._index.find_or_index(truth.names[place]) for place in places}
+            return set(places)
         if truth is None:
             index = self._index.of(sample)
             return None if index is None else {index}
         raise DatasetError(f"input {sample.id}: has no list of labels, which {self.task} is scored against")
-
-    def _class_of(self, name: str) -> int:
-        try:
-            return self._index.find(name)
-        except DatasetError:
-            number = decimal(name)
-            if number is None or number >= len(self._index):
-                raise
-            return number
 
 
 def _mean_precision(rankings: list[Ranking], precisions: _Numbers, samples: int) -> Score:

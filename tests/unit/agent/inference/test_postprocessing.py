@@ -203,6 +203,7 @@ def test_a_class_that_the_model_names_has_no_probability(
         ([], np.array(["a"], object), "none of the manifest's 0 labels"),
         ([], np.array([0.5]), 'returns the class "0.5"'),
         ([], np.array([np.nan]), 'returns the class "nan"'),
+        ([], np.array([2**63], np.uint64), f'returns the class "{2**63}", which'),
         ([], np.array([[1, 2]]), "has shape [1, 2]; expected one class per input"),
     ],
 )

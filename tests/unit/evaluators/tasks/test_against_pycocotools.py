@@ -6,6 +6,7 @@ import io
 from contextlib import redirect_stdout
 from pathlib import Path
 
+import numpy as np
 import pytest
 from random_objects import RandomFiles
 
@@ -30,8 +31,12 @@ def of_pycocotools(files: RandomFiles, kind: str) -> dict[str, float | None]:
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
-    values = dict(zip(FIGURES, map(float, evaluation.stats), strict=True))
-    return {name: None if value == -1 else value for name, value in values.items()}
+    figures = dict(zip(FIGURES, map(float, evaluation.stats), strict=True))
+    precision = evaluation.eval["precision"][..., 0, -1]  # thresholds × recalls × classes
+    for place, category in enumerate(evaluation.params.catIds):
+        figures[f"AP of class {category}"] = float(precision[..., place].mean())
+        figures[f"AP50 of class {category}"] = float(precision[0, :, place].mean())
+    return {name: None if value == -1 else value for name, value in figures.items()}
 
 
 @pytest.mark.parametrize(
@@ -46,6 +51,11 @@ def test_the_figures_are_those_of_pycocotools(
         files = RandomFiles(tmp_path, seed, kind)
         result = files.score(kind)
         ours, theirs = {each.name: each.value for each in result.scores}, of_pycocotools(files, kind)
+        classes = {each["name"]: each for each in result.details["classes"]}
+        for name in (f"class {each}" for each in files.categories):
+            ours |= {f"{figure} of {name}": classes.get(name, {}).get(figure) for figure in ("AP", "AP50")}
+        curve = result.details["curve"]["precision"]
+        assert (np.mean(curve) if curve else None) == pytest.approx(theirs["AP50"])
         if ours != pytest.approx(theirs, abs=1e-12):
             different[seed] = (ours, theirs)
     assert not different

@@ -157,6 +157,16 @@ def test_without_all_probabilities_there_is_no_loss(kept: int) -> None:
     assert ("ECE" in result.details["per_class"]) is (kept == 3)
 
 
+def test_outputs_that_no_label_has_leave_the_loss_undefined() -> None:
+    metric = metric_of("classification", labels=["a", "b"], probabilities_transform="softmax")
+    found = ranked(np.array([[0.3, 0.2, 0.5]]))
+    best = Classifications(found.indices[:, :2], found.probabilities[:, :2])  # of three, the last and a
+    metric.add_batch([labelled(0, "a")], best)
+    result = result_of(metric)
+    assert result.score("ECE") == pytest.approx(0.5)
+    assert result.score("log loss") is None
+
+
 def test_a_hundred_classes_have_a_matrix_and_more_only_figures() -> None:
     for classes in (100, 101):
         metric = metric_of("classification", labels=[f"c{place}" for place in range(classes)])
@@ -259,6 +269,14 @@ def test_correlations_have_intervals_around_them_and_none_from_few_or_too_many()
         assert found.value is not None
         assert found.interval.low < found.value < found.interval.high
         assert all(each.interval is None for each in few.scores)
+
+
+@pytest.mark.parametrize("sides", [1, -1])
+def test_a_correlation_with_a_constant_is_undefined_also_where_its_mean_is_rounded(sides: int) -> None:
+    pairs = [(0.1, 1.0), (0.1, 2.0), (0.1, 3.0)]
+    given = [(TargetValues(np.array([a])), Values(np.array([[b]]))) for a, b in (e[::sides] for e in pairs)]
+    result = scored(metric_of("regression"), *given)
+    assert (result.score("Pearson"), result.score("Spearman")) == (None, None)
 
 
 def test_a_target_of_zero_is_infinitely_far_only_beyond_float64() -> None:

@@ -65,6 +65,16 @@ def test_the_calibration_error_is_that_of_bins_by_hand() -> None:
     assert [each["samples"] for each in result.details["calibration"]] == [2, 1]
 
 
+def test_a_bin_includes_its_upper_end() -> None:
+    found = metric()
+    for best in (0.55, 0.6):  # in float64, which has the ends exactly
+        rest = np.array([[best, 0.9 - best, 0.1]])
+        found.add_batch([Sample("1", Tensor(np.zeros(1)), "ant")], Classifications(np.arange(3)[None], rest))
+    result = found.result()
+    assert result is not None
+    assert [each["samples"] for each in result.details["calibration"]] == [2]
+
+
 def test_a_perfectly_calibrated_model_has_no_error() -> None:
     found = metric()
     add(found, [("ant" if n < 8 else "bee", "ant", [0.8, 0.1, 0.1]) for n in range(10)])
@@ -77,6 +87,7 @@ def test_a_perfectly_calibrated_model_has_no_error() -> None:
     [
         ([0.7, 0.2, 0.1], True),
         ([7.0, 2.0, -1.0], False),  # logits
+        ([0.9, 0.2, -0.1], False),
         ([0.7, 0.6, 0.5], False),  # independent sigmoids
         ([0.3, 0.2, 0.1], False),  # all classes are there, and more is missing than rounding takes
     ],

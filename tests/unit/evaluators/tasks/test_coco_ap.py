@@ -14,6 +14,7 @@ from objects import FULL_SIZE, detector, instance_segmenter, objects, sample
 from inferometer.agent.tasks.objects import DetectionPostprocessor
 from inferometer.agent.tasks.predictions import PredictedInputs, Values
 from inferometer.evaluators.datasets.base import Objects, Sample, TargetValues
+from inferometer.evaluators.tasks import average_precision
 from inferometer.evaluators.tasks.metric import METRICS, TaskResult
 from inferometer.evaluators.tasks.object_detection import DetectionMetric
 from inferometer.manifests.errors import DatasetError, PredictionError
@@ -238,3 +239,16 @@ def test_the_interval_comes_from_the_images(definition: str, value: float) -> No
     assert 0 < half.interval.low < value < half.interval.high < 1
     assert scored(truths[:1], [[(A, 0.9, 0)]], **chosen).scores[0].interval is None
     assert not any(math.isnan(end) for end in half.interval)
+    # the share of the objects that are found varies so, and 97 % of the draws are enclosed
+    assert half.interval.high - half.interval.low == pytest.approx(2 * 2.17 * (0.25 / 200) ** 0.5, rel=0.04)
+
+
+@pytest.mark.parametrize(("definition", "effort"), [("coco", 1000), ("voc", 100)])
+def test_more_detections_than_100_draws_can_count_have_no_interval(
+    definition: str, effort: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for draws in (99, 100):
+        monkeypatch.setattr(average_precision, "_BUDGET", draws * effort)
+        truths, found = [objects((A, "cat"))] * 200, [[(A, 0.9, 0)], []] * 100
+        first = scored(truths, found, average_precision=definition).scores[0]
+        assert (first.interval is None) is (draws < 100)

@@ -194,7 +194,7 @@ def test_r2_is_not_defined_for_targets_that_are_all_the_same() -> None:
     assert both.score("R2") == 1
     assert both.details["values"] == ["a", "b"]
     each = both.details["scores"]
-    assert each["RMSE"] == pytest.approx([3**-0.5, 0])
+    assert (each["MAE"], each["RMSE"]) == (pytest.approx([1 / 3, 0]), pytest.approx([3**-0.5, 0]))
     assert [each[name] for name in ("R2", "Pearson", "Spearman")] == [[None, 1.0]] * 3
 
 

@@ -128,9 +128,13 @@ def test_the_figures_are_those_of_vocs_development_kit(
     for seed in range(first, first + 50):
         files = RandomFiles(tmp_path, seed, kind_of(seed))
         result, kit = files.score(kind_of(seed), average_precision="voc"), Devkit(files, kind_of(seed))
-        of_class = [each for name in files.categories if (each := kit.of_class(name)) is not None]
+        each_class = {f"class {name}": kit.of_class(name) for name in files.categories}
+        of_class = [each for each in each_class.values() if each is not None]
         theirs = np.mean(of_class, axis=0).tolist() if of_class else [None, None]
         ours = {each.name: each.value for each in result.scores}
+        for found in result.details["classes"]:
+            wanted = each_class[found["name"]] or (None, None)
+            assert (found["VOC_AP"], found["VOC2007_AP"]) == pytest.approx(wanted, abs=1e-12)
         if ours != pytest.approx(dict(zip(("VOC_AP", "VOC2007_AP"), theirs, strict=True)), abs=1e-12):
             different[seed] = (ours, theirs)
     assert not different

@@ -12,6 +12,7 @@ from inferometer.evaluators import intervals
 from inferometer.evaluators.intervals import (
     LEAST_SAMPLES,
     bootstrap_interval,
+    bootstrap_intervals,
     ratio_interval,
     wilson_interval,
 )
@@ -88,6 +89,18 @@ def test_any_statistic_has_an_interval_by_its_draws() -> None:
     assert interval is not None
     assert interval.low < np.median(values) < interval.high
     assert interval == bootstrap_interval(lambda drawn: float(np.median(values[drawn])), len(values))
+
+
+def test_the_ends_for_a_biased_figure_are_moved_back_by_its_bias_and_apart() -> None:
+    def different(drawn: NDArray[np.int64]) -> tuple[float]:
+        return (len(np.unique(drawn)) / 1000,)
+
+    [plain], [moved] = (bootstrap_intervals(different, 1000, 1, around=each) for each in (None, (1.0,)))
+    assert plain is not None
+    assert moved is not None
+    assert sum(plain) / 2 == pytest.approx(1 - 1 / np.e, abs=2e-3)
+    assert sum(moved) / 2 == pytest.approx(1 + 1 / np.e, abs=2e-3)
+    assert moved.high - moved.low == pytest.approx(2.17 / 1.96 * (plain.high - plain.low), rel=0.03)
 
 
 def test_the_draws_are_the_same_each_time_and_a_class_without_samples_does_not_count() -> None:
