@@ -16,7 +16,8 @@ from sklearn.calibration import calibration_curve
 from inferometer.agent.preprocessing.inputs import Tensor
 from inferometer.agent.tasks.predictions import Classifications, Values
 from inferometer.evaluators.datasets.base import ClassNames, Sample, TargetValues
-from inferometer.evaluators.intervals import LEAST_SAMPLES
+from inferometer.evaluators.intervals import LEAST_SAMPLES, ScoreInterval
+from inferometer.evaluators.tasks import vectors
 from inferometer.evaluators.tasks.metric import TaskMetric, TaskResult
 from inferometer.manifests.errors import DatasetError, PredictionError
 from tests.unit.evaluators.tasks.metric_cases import metric_of, sample_of, scored
@@ -167,6 +168,13 @@ def test_outputs_that_no_label_has_leave_the_loss_undefined() -> None:
     assert result.score("log loss") is None
 
 
+def test_a_class_without_an_index_is_wrong_and_not_in_the_matrix() -> None:
+    metric = metric_of("classification", labels=["a", "b"])
+    metric.add_batch([labelled(0, "a")], Classifications(np.array([[-1, 0]]), np.array([[0.9, 0.1]])))
+    result = result_of(metric)
+    assert (result.scores[0].value, "confusion_matrix" in result.details) == (0.0, False)
+
+
 def test_a_hundred_classes_have_a_matrix_and_more_only_figures() -> None:
     for classes in (100, 101):
         metric = metric_of("classification", labels=[f"c{place}" for place in range(classes)])
@@ -231,6 +239,17 @@ def test_multilabel_classification(seed: int) -> None:
         assert each[name] == pytest.approx(values[:classes]), name
 
 
+@pytest.mark.parametrize("seed", CASES)
+def test_the_precision_of_drawn_inputs_is_that_of_each_as_often(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    samples = int(random.integers(1, 40))
+    scores, relevant = np.round(random.random(samples), 1), random.random(samples) < 0.4
+    times = random.integers(0, 4, samples)
+    found = vectors.Ranking(scores, relevant).average_precision(times.astype(float))
+    drawn = relevant.repeat(times), scores.repeat(times)
+    assert found == pytest.approx(reference.average_precision_score(*drawn) if len(drawn[0]) else 0.0)
+
+
 def test_several_labels_have_intervals_and_wrong_ones_are_refused() -> None:
     random = np.random.default_rng(1)
     true = random.random((LEAST_SAMPLES, 3)) < 0.4
@@ -257,17 +276,43 @@ def test_several_labels_have_intervals_and_wrong_ones_are_refused() -> None:
     assert result_of(metric).samples == LEAST_SAMPLES + 1
 
 
-def test_correlations_have_intervals_around_them_and_none_from_few_or_too_many() -> None:
+def interval_of(result: TaskResult, name: str) -> ScoreInterval | None:
+    return next(each.interval for each in result.scores if each.name == name)
+
+
+@pytest.mark.parametrize(("draws", "shown"), [(200, True), (199, False)])
+def test_very_many_values_have_no_bootstrap_interval(
+    draws: int, shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vectors, "_MOST_DRAWN", draws * LEAST_SAMPLES * 2)
+    monkeypatch.setattr(vectors, "MOST_DRAWN_COUNTS", 2 * LEAST_SAMPLES - (not shown))
+    random = np.random.default_rng(0)
+    values = random.random((LEAST_SAMPLES, 2))
+    true, rows = values + random.normal(size=values.shape) > 0.5, ranked(values)
+    numbers, labels = metric_of("regression"), metric_of("multilabel_classification", labels=["a", "b"])
+    for place, row in enumerate(true):
+        numbers.add(sample_of(TargetValues(row * 1.0)), Values(values[place][np.newaxis]))
+        labels.add(sample_of(TargetValues(row * 1.0)), rows.row(place))
+    of_numbers, of_labels = result_of(numbers), result_of(labels)
+    for result, name in (
+        *((of_numbers, name) for name in ("Pearson", "Spearman")),
+        *((of_labels, name) for name in ("mAP", "macro F1")),
+    ):
+        assert (interval_of(result, name) is not None) is shown, name
+    assert None not in (interval_of(of_numbers, "MAE"), interval_of(of_labels, "micro F1"))
+
+
+def test_correlations_have_intervals_around_them_and_none_from_few() -> None:
     random = np.random.default_rng(0)
     targets = random.normal(size=(LEAST_SAMPLES, 2))
-    predicted = targets + random.normal(size=targets.shape)
+    predicted = (targets + random.normal(size=targets.shape)) ** 5  # which changes no rank
     pairs = [(TargetValues(t), Values(p[None])) for t, p in zip(targets, predicted, strict=True)]
     for name in ("Pearson", "Spearman", "MAPE"):
         few, many = (scored(metric_of("regression"), *chosen) for chosen in (pairs[1:], pairs))
-        [found] = [each for each in many.scores if each.name == name]
-        assert found.interval is not None
-        assert found.value is not None
-        assert found.interval.low < found.value < found.interval.high
+        interval, value = interval_of(many, name), many.score(name)
+        assert interval is not None
+        assert value is not None
+        assert interval.low < value < interval.high
         assert all(each.interval is None for each in few.scores)
 
 
