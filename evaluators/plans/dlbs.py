@@ -192,11 +192,9 @@ class _Import:
             name = read.pop()
             for written in (json.dumps(part[name]) for part in self._parts if name in part):
                 self._has_nested |= _NESTED.search(written) is not None
-                for reference in _REFERENCE.findall(written):
-                    found = _OF_CONDITION.fullmatch(reference)
-                    new = {found["name"] if found else reference} - mentioned
-                    mentioned |= new
-                    read += new
+                new = {*_REFERENCE.findall(written)} - mentioned
+                mentioned |= new
+                read += new
         return mentioned
 
     def _added_defaults(self) -> set[str]:

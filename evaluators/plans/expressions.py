@@ -122,7 +122,7 @@ def _fillable(text: str) -> str:
 
 
 def _substituted(pattern: str, new: str, text: str) -> str:
-    if not _CLASSES.fullmatch(pattern) or "\\" in new:
+    if not _CLASSES.fullmatch(pattern):
         raise ValueError("re.sub accepts only characters and character classes, such as [:,]")
     return re.sub(pattern, new, text)
 

@@ -18,6 +18,7 @@ import pytest
 from inferometer.client.cli.main import parsed_command
 from inferometer.evaluators.plans.cells import Cell, cells_of
 from inferometer.evaluators.plans.dlbs_lines import PLANNED, CommandLine, command_line, command_lines
+from inferometer.evaluators.plans.dlbs_names import DEFAULTS
 from inferometer.evaluators.plans.plan import plan_of, read_plan
 from tests.optional_mxnet import mxnet
 
@@ -68,6 +69,10 @@ def test_of_the_tutorials_what_is_left_out_is_counted() -> None:
     assert sum(FACTS["left_out"].values()) == experiments["experiments"] - experiments["supported"]
     supported = sum(1 for each in LINES.values() if each["supported"])
     assert (supported, len(LINES), experiments) == (11, 40, {"experiments": 998, "supported": 121})
+
+
+def test_the_defaults_are_those_of_dlbs() -> None:
+    assert {name: DEFAULTS[name] for name in FACTS["defaults"]} == FACTS["defaults"]
 
 
 ROOT = Path(os.environ.get("DLBS_ROOT", ""))
@@ -164,6 +169,8 @@ def test_all_parameters_of_all_experiments_are_those_of_dlbs() -> None:
     lines = of_the_checkout()
     differing: dict[str, Any] = {}
     for line, answer in zip(lines, in_dlbs(lines), strict=True):
+        if line.defaults:
+            assert FACTS["defaults"].items() <= answer["base"]["parameters"].items()
         content = json.loads(line.applied(json.dumps(answer["base"])))
         types = answer["types"]
         content["parameters"] = {

@@ -215,6 +215,7 @@ def test_a_client_gets_maps_as_scores_and_outputs_of_the_whole_batch_as_such(
         ("a,b,c\n1,1,1\n", "Mixed", 'for the model\'s inputs "photo", "ages"; it has: a, b, c'),
         ("photo,a,b\nabsent.png,1,0\n", "Mixed", "absent.png"),
         ("a,b\n", "Zip", "has no rows"),
+        ("id,a,b,c,d\nx,1,2,3,4\nx,1,2,3,4\n", "Zip", "two rows have the id x; ids must differ"),
         ("a,b,c,d,target\n1,2,3,4,x\n", "Line", "target is not a list of finite numbers"),
     ],
 )  # fmt: skip

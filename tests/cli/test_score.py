@@ -225,6 +225,7 @@ def test_labels(score: Any, tmp_path: Path) -> None:
     found = figures(score("classification", whole, data, "-f", "csv", f"--labels={named}"))
     # of dog, cat and bird: precision 1, 1 and 0, recall 1, 1/2 and 0
     assert found == pytest.approx({"top-1": 0.75, "precision": 2 / 3, "recall": 1 / 2, "F1": 5 / 9})
+    assert 'label "1" is not one of the dataset\'s classes' in score("classification", whole, data).error
 
 
 CLASSES = {"cat/0.png": (0.7, 0.2, 0.1), "cat/1.png": (0.3, 0.6, 0.1), "dog/0.png": (0, 1, 0)}
@@ -307,6 +308,10 @@ def test_several_labels(score: Any, tmp_path: Path) -> None:
     out.write_text("id,labels\n1,cat\n2,cat|dog\n3,\n4,\n")
     wanted = {"micro F1": 4 / 5, "macro F1": 1 / 2, "subset accuracy": 3 / 4, "Hamming loss": 1 / 8}
     assert figures(score("multilabel", out, data, "-f", "csv")) == pytest.approx(wanted)
+    of_classes = score("multilabel", out, data, "-f", "csv", "--per_class").rows
+    assert [(row["class"], row["recall"], row.get("average_precision", "")) for row in of_classes] == [
+        ("cat", "1.0", ""), ("dog", "0.0", "")
+    ]  # fmt: skip
     out.write_text("id,cat,dog\n1,0.9,0.1\n2,0.4,0.3\n3,0.6,0.2\n4,0,0\n")
     found = figures(score("multilabel", out, data, "-f", "csv", "--label_threshold=0.4"))
     assert found["mAP"] == pytest.approx((1 + 2 / 3) / 2 / 2)  # no dog is there, whose precision is 0

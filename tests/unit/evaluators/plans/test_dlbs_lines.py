@@ -19,11 +19,12 @@ level="warn""ing"
 name='a b'
 name="$name c" one=1
 both=$name; both="${both}"
+extension='{"condition": {"a": "\\\\ b"}}'
 note="don't # python; python $script run -Pno=1"
 if true; then
   python $script $action --log-level=$level   `# it's a comment`\
        -Pexp.framework='"mxnet"'  -Pexp.text="\"\$x ${name} \\\\ \`\""\
-       -Vexp.gpus='["0", "0,1"]' -P own.one=$one -Pb='"'"$both"'"' > /dev/null 2>&1
+       -Vexp.gpus='["0", "0,1"]' -P own.one=$one -Pb='"'"$both"'"' -Pc=\"x#y\" > /dev/null 2>&1
 fi
 : python $script run -Pno=2
 # python $script run -Pno=3
@@ -31,6 +32,7 @@ fi
    -E'{"condition": {}}'; } || python "$script" run -Pfirst=1 & wait
 A=1 B="2 3" python "$script" validate -Pexp.rank='"'"${1}"'"' --no_validation; echo python experimenter.py;
 python other.py run | python $script help
+$(command -v python) $script run -E"$extension"
 """
 
 
@@ -58,6 +60,7 @@ def test_a_script_has_the_words_that_a_shell_reads(tmp_path: Path) -> None:
         "exp.text": "$x a b c \\ `",
         "own.one": 1,
         "b": "a b c",
+        "c": "x#y",
     }
 
 
@@ -69,6 +72,7 @@ def test_a_script_has_the_words_that_a_shell_reads(tmp_path: Path) -> None:
             'line 3: "$1" has no value without a shell',
         ),
         ("x=$(date '+%d')\npython experimenter.py run -Pa=$x", 'line 2: "$(date +%d)" has no value without'),
+        ("x=$(a $(b) c)\npython experimenter.py run -Pa=$x", 'line 2: "$(a $(b) c)" has no value without'),
         ("python experimenter.py run -Pa=`id`", 'line 1: "`id`" has no value without a shell'),
         ("python experimenter.py run -Pa='1", "line 1: a quote is not closed"),
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from typing import Any
 
 import pytest
@@ -24,13 +25,15 @@ EQUAL = [
     *("os.path.basename('/a/b.c')", "os.path.splitext('/a/b.c')[0]", "os.path.dirname('/a/b')", "2 * 1.5"),
     *("'m.onnx'.endswith(('.onnx', '.pt'))", "max(1, 2.5) + min(3, 4) + int('7') + float('1e3')", "str(1.5)"),
     *("()", "('a', 1)", "''", "None", r"'\$PATH'.strip(':')", "0 and 1 / 0", "1 or 1 / 0"),
+    *("1 if 2 else 1 / 0", "1 / 0 if 0 else 2", "1 is True", r"re.sub('[ab]', r'\\g<0>.', 'abc')"),
 ]
 
 
 @pytest.mark.parametrize("text", EQUAL)
-@pytest.mark.filterwarnings("ignore::SyntaxWarning", "ignore::DeprecationWarning")
 def test_an_expression_has_the_value_of_python(text: str) -> None:
-    value = eval(text, {"re": re, "os": os})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        value = eval(text, {"re": re, "os": os})
     assert evaluated(f"$({text})$") == (value if not isinstance(value, list | tuple) else str(value))
     assert evaluated(f"a$({text})$b$('c')$") == f"a{value}bc"
     assert why_not_evaluated(f"$({text})$") == ""
@@ -100,6 +103,14 @@ def test_what_has_no_value_or_a_large_one_is_refused_in_one_line(text: str) -> N
     assert len(str(refusal.value).splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    "text", ["'%99d' % 1", "'%.99f' % 1", "'%c' % 1", "'{:>99}'.format(1)", "'{0.a}'.format(1)"]
+)
+def test_a_text_to_fill_in_has_no_widths_and_no_attributes(text: str) -> None:
+    with pytest.raises(ValueError, match=r"a text to fill in has only the fields \{\}, \{0\}, %s and %d"):
+        evaluated(f"$({text})$")
+
+
 WORDS = st.sampled_from(
     [
         *("1", "'a'", "2.5", "()", "[", "]", "(", ")", "+", "*", "**", "%", "/", "<", "==", " in ", " is "),
@@ -149,11 +160,13 @@ def test_expressions_are_evaluated_after_references_in_each_cell() -> None:
         "own.many": {"val": "$(${batch_size} * 2)$", "type": "int"},
         "own.on": True,
         "own.text": "${own.on} $('yes' if ${own.on} is True else 'no')$ $(len('${HOME}'))$ $5 $(ls)",
+        "own.quoted": "$('${own.on}')$",
         "words": ["$(${batch_size} + 1)$", "b"],
         "model": "vgg",
     }
     found = cells(parameters=parameters, variables={"batch_size": [8, 16]})
     assert [(each["own.many"], each["words"]) for each in found] == [(16, [9, "b"]), (32, [17, "b"])]
+    assert found[0]["own.quoted"] == "True"
     assert (found[0]["own.name"], found[0]["own.text"]) == ("BIG", "true yes 5 $5 $(ls)")
 
 
