@@ -109,6 +109,14 @@ def test_all_rows_may_be_masked() -> None:
     assert outputs.indices.shape == (0, 3)
 
 
+@pytest.mark.parametrize("kind", ["classification", "multilabel_classification"])
+def test_the_sigmoid_of_each_score_is_a_probability(kind: str) -> None:
+    output = {"type": kind, "parameters": {"probabilities_layer": 0, "probabilities_transform": "sigmoid"}}
+    process = Postprocessor(ModelOutput.model_validate(output), 5)
+    [probabilities] = classify(process, np.array([[-200, 0, 200, 1]], np.float32))[0].probabilities
+    assert probabilities == pytest.approx([1, 1 / (1 + np.exp(-1)), 0.5, 0])
+
+
 def test_scores_beyond_float32_are_masked() -> None:
     _, good = classify(postprocessor(), np.array([[1e300, 0], [1, 0]]))
     assert good == [False, True]
