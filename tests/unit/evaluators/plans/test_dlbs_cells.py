@@ -57,3 +57,29 @@ def test_a_condition_on_a_default_of_dlbs_and_a_device_for_some_cells(
     extension = {"condition": condition, "parameters": {"exp.device_type": "cpu"}}
     given = {"parameters": {"exp.framework": "mxnet", "exp.gpus": "0"}, "extensions": [extension]}
     assert [each.options["device"] for each in expanded(imported(given))] == [expected]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "extensions", "reason"),
+    [
+        ({"exp.gpus": "0", "exp.num_gpus": 2}, [], "exp.num_gpus: exp.gpus determines it"),
+        (
+            {"exp.phase": "inference", "exp.framework": "mxnet", "mxnet.kv_store": "local"},
+            [],
+            "mxnet.kv_store: only bench training adds gradients up",
+        ),
+        (
+            {"own.a": "$('x')$"},
+            [{"condition": {"own.a": "x"}, "parameters": {"exp.replica_batch": 1}}],
+            "extensions.0: its condition takes own.a, which is computed",
+        ),
+    ],
+)
+def test_what_is_left_out_changes_no_cell(
+    parameters: dict[str, Any], extensions: list[Any], reason: str
+) -> None:
+    found = imported({"parameters": {"exp.model": "vgg16", **parameters}, "extensions": extensions})
+    assert reason in found.without_equal
+    (cell,) = expanded(found)
+    assert not {"num_gpus", "kv_store"} & cell.options.keys()
+    assert cell.options.get("batch_size", 16) == 16

@@ -180,32 +180,6 @@ def test_a_plan_is_the_same_from_its_file(configuration: dict[str, Any], tmp_pat
     assert [cell.id for cell in cells_of(read_plan(path))] == [cell.id for cell in expanded(found)]
 
 
-@pytest.mark.parametrize(
-    ("parameters", "extensions", "reason"),
-    [
-        ({"exp.gpus": "0", "exp.num_gpus": 2}, [], "exp.num_gpus: exp.gpus determines it"),
-        (
-            {"exp.phase": "inference", "exp.framework": "mxnet", "mxnet.kv_store": "local"},
-            [],
-            "mxnet.kv_store: only bench training adds gradients up",
-        ),
-        (
-            {"own.a": "$('x')$"},
-            [{"condition": {"own.a": "x"}, "parameters": {"exp.replica_batch": 1}}],
-            "extensions.0: its condition takes own.a, which is computed",
-        ),
-    ],
-)
-def test_what_is_left_out_changes_no_cell(
-    parameters: dict[str, Any], extensions: list[Any], reason: str
-) -> None:
-    found = imported({"parameters": {"exp.model": "vgg16", **parameters}, "extensions": extensions})
-    assert reason in found.without_equal
-    (cell,) = expanded(found)
-    assert not {"num_gpus", "kv_store"} & cell.options.keys()
-    assert cell.options.get("batch_size", 16) == 16
-
-
 def test_dlbs_takes_the_first_gpu_where_none_is_named() -> None:
     assert imported({"parameters": {"exp.model": "vgg16"}}).plan["parameters"]["gpus"] == "0"
     assert "gpus" not in imported({"parameters": {"exp.device_type": "cpu"}}).plan["parameters"]
