@@ -229,7 +229,7 @@ def _imported(line: CommandLine, name: str, folder: Path) -> dict[str, Any]:
         raise ConfigurationError(f"{line.action} makes no plan; the actions that do: {', '.join(PLANNED)}")
     text = line.applied(_read(folder / line.configuration) if line.configuration else '{"parameters": {}}')
     found = import_dlbs(text, name, os.environ, defaults=line.defaults)
-    say(f"imported    {name}: {found.experiments} experiments of DLBS, {found.cells} cells")
+    say(f"imported    {name}: experiments in DLBS: {found.experiments}, cells: {found.cells}")
     for each in found.without_equal:
         say(f"no equal    {each}")
     return found.plan

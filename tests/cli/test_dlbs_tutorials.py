@@ -51,7 +51,7 @@ def test_a_tutorial_gives_the_experiments_of_dlbs_and_passes_the_check(
     answer = agent("plan", "import-dlbs", "-o", target, "--", *line["words"])
     if line["supported"] or name == NOT_REFUSED:
         assert answer.code == 0, answer.stderr
-        assert answer.stderr.startswith(f"imported    dlbs: {line['experiments']} experiments of DLBS, ")
+        assert answer.stderr.startswith(f"imported    dlbs: experiments in DLBS: {line['experiments']}, ")
         found = cells_of(read_plan(target), os.environ) if line["supported"] else ()
         assert {option_values(each) for each in found} == set(line["cells"])
         assert not line["supported"] or mxnet.nd

@@ -286,9 +286,9 @@ def test_a_script_of_dlbs_becomes_a_plan_for_each_command_line(agent, tmp_path):
     assert answer.code == 0, answer.stderr
     lines = answer.stderr.splitlines()
     assert [line for line in lines if not line.startswith("no equal ")] == [
-        "imported    all-1: 2 experiments of DLBS, 2 cells",
+        "imported    all-1: experiments in DLBS: 2, cells: 2",
         "left out    all-2: print-config makes no plan; the actions that do: run, build, validate",
-        "imported    all-3: 1 experiments of DLBS, 1 cells",
+        "imported    all-3: experiments in DLBS: 1, cells: 1",
         "left out    all-4: DLBS's configuration: none of its 1 experiments has an equivalent here: "
         "exp.framework=caffe2: not among the supported frameworks of DLBS: mxnet, pytorch",
     ]

@@ -71,7 +71,7 @@ def test_a_condition_on_a_default_of_dlbs_and_a_device_for_some_cells(
         (
             {"own.a": "$('x')$"},
             [{"condition": {"own.a": "x"}, "parameters": {"exp.replica_batch": 1}}],
-            "extensions.0: its condition takes own.a, which is computed",
+            "extensions.0: its condition uses own.a, which is computed",
         ),
     ],
 )
