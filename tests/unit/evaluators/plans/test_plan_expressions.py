@@ -107,7 +107,7 @@ def test_what_has_no_value_or_a_large_one_is_refused_in_one_line(text: str) -> N
     "text", ["'%99d' % 1", "'%.99f' % 1", "'%c' % 1", "'{:>99}'.format(1)", "'{0.a}'.format(1)"]
 )
 def test_a_text_to_fill_in_has_no_widths_and_no_attributes(text: str) -> None:
-    with pytest.raises(ValueError, match=r"a format string can contain only the fields \{\}, \{0\}, %s and %d"):
+    with pytest.raises(ValueError, match="a format string can contain only the fields"):
         evaluated(f"$({text})$")
 
 
