@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
 from inferometer.agent.hardware.environment import DeviceKind
-from inferometer.agent.inference.results import BatchResult, SystemDescription
+from inferometer.agent.inference.stages import BatchResult, SystemDescription
 from inferometer.agent.preprocessing.inputs import Input, Tensors
 from inferometer.agent.tracing.recorder import SpanChunk, TraceLevel, TraceScope
 from inferometer.evaluators.conditions.conditions import Conditions

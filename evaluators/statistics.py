@@ -1,13 +1,17 @@
-"""Statistics of raw times, such as the trimmed mean and percentiles, and random numbers for load.
+"""Statistics of times, shares and scores: percentiles, trimmed means, and 95 % intervals.
 
-The tail probability of Student's t distribution is used for tests at any level.
+The intervals for latencies of queries account for bursts of late queries. Successive times, such as those of
+batches and steps, may be correlated. Samples of a dataset are independent, and are resampled. The tail
+probability of Student's t distribution is used for tests at any level. This module also draws the random
+numbers for load.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,3 +117,456 @@ def student_tail(t: float, degrees: float) -> float:
     integral = half * float(_WEIGHTS @ np.cos(theta + half * (_NODES + 1)) ** (degrees - 1))
     scale = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2) - math.log(math.pi) / 2
     return min(1.0, integral * math.exp(scale))
+
+
+PERCENTS = (50.0, 90.0, 95.0, 99.0, 99.9)
+"""The percentiles that are reported."""
+_BATCHES = 10
+_LEAST_LATER = 10
+_ROUNDING = 1e-9
+# the two-sided 95 % quantiles of Student's t distribution, from one degree of freedom on
+# (NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2)
+_T_95 = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+Z_95 = 1.959964
+"""The two-sided 95 % quantile of the normal distribution, rounded to six decimals."""
+
+
+def t_quantile_95(degrees: int) -> float:
+    """Returns half the width of a 95 % interval, in standard errors, from Student's t distribution.
+
+    Args:
+        degrees: The degrees of freedom, at least 1.
+
+    Raises:
+        ValueError: ``degrees`` is less than 1.
+    """
+    if degrees < 1:
+        raise ValueError(f"degrees is {degrees}; it must be at least 1")
+    if degrees <= len(_T_95):
+        return _T_95[degrees - 1]
+    # the first two terms of the expansion in 1 / degrees (Abramowitz and Stegun, 26.7.5)
+    first = (Z_95**3 + Z_95) / 4
+    second = (5 * Z_95**5 + 16 * Z_95**3 + 3 * Z_95) / 96
+    return Z_95 + first / degrees + second / degrees**2
+
+
+def mean_reach(values: Sequence[float] | NDArray[np.float64]) -> float:
+    """Returns half the width of the 95 % interval for the mean of independent values, from Student's t.
+
+    Args:
+        values: The values, at least two.
+    """
+    return t_quantile_95(len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+
+
+@dataclass(frozen=True, slots=True)
+class PercentileInterval:
+    """A percentile of latencies, in nanoseconds, and its 95 % interval.
+
+    Attributes:
+        percent: 0…100.
+        value_ns: The percentile; infinite if it falls on queries without a correct answer.
+        low_ns: The lower end; None if there are too few queries for an interval.
+        high_ns: The upper end; infinite if it falls on queries without a correct answer; None if no query was
+            late enough to determine it, or there is no lower end.
+    """
+
+    percent: float
+    value_ns: float
+    low_ns: float | None
+    high_ns: float | None
+
+
+def percentile_interval(latency_ns: NDArray[np.int64], percent: float) -> PercentileInterval:
+    """Returns a percentile with its 95 % interval.
+
+    The percentile is type 7 of Hyndman and Fan (1996). The interval is Woodruff's ("Confidence intervals for
+    medians and other position measures", JASA 47, 1952): the share of queries that are later than the
+    percentile has an error, and the ends are the percentiles that lie above and below by this error. It is
+    computed from batch means: the queries, in the order in which they were due, are divided into 10 equal
+    batches, which are long compared to bursts of late queries, and the spread of the batches' shares gives
+    the error, by Student's t distribution (for the number of batches, see Schmeiser, "Batch size effects in
+    the analysis of simulation output", Operations Research 30, 1982).
+
+    The percentiles of the batches themselves (sectioning) would be too similar, because a batch has few late
+    queries: on simulated M/D/1 queues at 70 % load with 6,000 queries, such intervals for p99 contained the
+    true value in 75 of 100 runs with 20 batches; the intervals returned here contain it in 93.
+
+    Args:
+        latency_ns: int64, at least one value, in the order in which the queries were due; ``NEVER_NS`` for a
+            query without a correct answer.
+        percent: Above 0 and below 100.
+
+    Raises:
+        ValueError: There is no latency, or ``percent`` is out of range.
+    """
+    if latency_ns.ndim != 1 or not len(latency_ns):
+        raise ValueError(f"expected at least one latency in a row, found shape {list(latency_ns.shape)}")
+    if not 0 < percent < 100:
+        raise ValueError(f"percent is {percent}; allowed: above 0 and below 100")
+    return percentile_intervals(latency_ns, (percent,))[0]
+
+
+def percentile_intervals(
+    latency_ns: NDArray[np.int64], percents: Sequence[float] = PERCENTS
+) -> tuple[PercentileInterval, ...]:
+    """Returns several percentiles with their intervals; empty if there are no latencies.
+
+    Args:
+        latency_ns: See ``percentile_interval``.
+        percents: Above 0 and below 100.
+    """
+    values = np.where(latency_ns == NEVER_NS, np.inf, latency_ns.astype(np.float64))
+    ordered = np.sort(values)
+    return tuple(_interval(values, ordered, percent) for percent in percents) if len(values) else ()
+
+
+def _interval(
+    values: NDArray[np.float64], ordered: NDArray[np.float64], percent: float
+) -> PercentileInterval:
+    share = percent / 100
+    value = _quantile(ordered, share)
+    count = len(values)
+    if min(percent, 100 - percent) * count < 100 * _LEAST_LATER * (1 - _ROUNDING):
+        return PercentileInterval(percent, value, None, None)
+    low = share - _error(values < value)
+    high = share + _error(values > value)
+    return PercentileInterval(
+        percent,
+        value,
+        _quantile(ordered, max(low, 0.0)),
+        _quantile(ordered, high) if high * count < count - 1 or np.isinf(ordered[-1]) else None,
+    )
+
+
+def _error(chosen: NDArray[np.bool_]) -> float:
+    """Returns the half-width of the 95 % interval for the share of values that are chosen."""
+    return mean_reach([float(batch.mean()) for batch in np.array_split(chosen, _BATCHES)])
+
+
+def _quantile(ordered: NDArray[np.float64], share: float) -> float:
+    """Returns the type 7 quantile of sorted values, which may include infinite ones."""
+    place = min(share, 1.0) * (len(ordered) - 1)
+    below = math.floor(place + 1e-9)
+    above = min(below + 1, len(ordered) - 1)
+    part = place - below
+    if part <= 1e-9:
+        return float(ordered[below])
+    return float(
+        ordered[below] + part * (ordered[above] - ordered[below]) if ordered[below] < math.inf else math.inf
+    )
+
+
+AUTOCORRELATION_TIMES = 50
+"""The minimum length of a run, in autocorrelation times, for an interval."""
+_STRETCHES = 10
+_WINDOW = 5
+_NO_SKEWNESS = 1e-6
+_MOST_SHORT = 0.2
+
+
+class Interval(NamedTuple):
+    """The ends of a 95 % interval, in the unit of its figure."""
+
+    low: float
+    high: float
+
+    def covers(self, value: float) -> bool:
+        """Returns whether a value lies in the interval."""
+        return self.low <= value <= self.high
+
+
+def autocorrelation_time(times: NDArray[np.int64]) -> float:
+    """Returns how many consecutive times carry the information of one independent time; at least 1.
+
+    This is the integrated autocorrelation time: 1 plus twice the sum of the autocorrelations, up to the first
+    window of 5 such times (Sokal, "Monte Carlo Methods in Statistical Mechanics", 1997, section 3). A
+    straight line through the times is subtracted, as drift would look like a correlation as long as the run.
+
+    Args:
+        times: int64, in the order in which they were taken.
+    """
+    count = len(times)
+    values = times - times.mean() if count else times.astype(np.float64)
+    places = np.arange(count) - (count - 1) / 2
+    if count > 2:
+        values = values - places * float(places @ values) / float(places @ places)
+    # what the rounding to whole nanoseconds leaves of equal times, or of a line, is no correlation
+    if float(np.abs(values).max(initial=0.0)) <= 1:
+        return 1.0
+    spectrum = np.fft.rfft(values, 2 * count)
+    correlation = np.fft.irfft(spectrum * spectrum.conj())[:count]
+    sums = 2 * np.cumsum(correlation / correlation[0]) - 1
+    wide = np.arange(count) >= _WINDOW * sums
+    return max(1.0, float(sums[int(np.argmax(wide)) if wide.any() else -1]))
+
+
+def batches_for_interval(full_ns: NDArray[np.int64]) -> int:
+    """Returns how many full batches an interval needs, given the correlation of those measured.
+
+    With fewer than 50 autocorrelation times, the autocorrelation time itself is not known (Foreman-Mackey et
+    al., "emcee: The MCMC Hammer", 2013, after Sokal), and an interval would be too narrow. With 50, each of
+    the 10 stretches that are averaged has 5 autocorrelation times, so their means are nearly independent.
+    """
+    return math.ceil(AUTOCORRELATION_TIMES * autocorrelation_time(full_ns) - 1e-9)
+
+
+def _widened(count: int, correlated_over: float) -> float:
+    """Returns the factor by which to widen an interval, because neighbouring stretches are correlated.
+
+    The variance of the stretches' means falls short of that of independent means by the fraction
+    (stretches + 1) / 2 × autocorrelation time / count, if the correlation decays exponentially. This
+    follows from the variance of a mean of correlated values (Priestley, "Spectral Analysis and Time Series",
+    1981, section 5.3).
+    """
+    return 1 / math.sqrt(1 - min((_STRETCHES + 1) / 2 * correlated_over / count, _MOST_SHORT))
+
+
+def mean_interval(full_ns: NDArray[np.int64]) -> Interval:
+    """Returns the 95 % interval for the mean by the method of batch means, adjusted for skewed times.
+
+    The spread of the means of 10 equal stretches gives the error of the mean; Student's t distribution has 9
+    degrees of freedom (Schmeiser, "Batch size effects in the analysis of simulation output", Operations
+    Research 30, 1982). Rare long times make the error itself skewed: the interval extends further up, as in
+    Willink, "A Confidence Interval and Test for the Mean of an Asymmetric Distribution", Communications in
+    Statistics 34, 2005. ``batches_for_interval`` says whether there are enough batches.
+    """
+    means = np.asarray([stretch.mean() for stretch in np.array_split(full_ns, _STRETCHES)])
+    error = float(means.std(ddof=1)) / math.sqrt(_STRETCHES)
+    error *= _widened(len(full_ns), autocorrelation_time(full_ns))
+    mean, quantile = float(full_ns.mean()), t_quantile_95(_STRETCHES - 1)
+    sixth = _skewness(full_ns) / math.sqrt(len(full_ns)) / 6
+    low, high = (_less_skewed(end, sixth) for end in (quantile, -quantile))
+    return Interval(max(mean - low * error, 0.0), mean - high * error)
+
+
+def _less_skewed(quantile: float, sixth: float) -> float:
+    """Returns the quantile of a skewed distribution; ``sixth`` is a sixth of the skewness of the mean."""
+    if abs(sixth) < _NO_SKEWNESS:
+        return quantile
+    return (float(np.cbrt(1 + 6 * sixth * (quantile - sixth))) - 1) / (2 * sixth)
+
+
+def _skewness(full_ns: NDArray[np.int64]) -> float:
+    """Returns the skewness: third central moment over the 1.5th power of the second; 0 for equal times."""
+    from_mean = full_ns - full_ns.mean()
+    variance = float((from_mean**2).mean())
+    return float((from_mean**3).mean()) / variance**1.5 if variance > 0 else 0.0
+
+
+def serial_percentile_interval(full_ns: NDArray[np.int64], percent: float) -> Interval | None:
+    """Returns the 95 % interval for a percentile of successive times; None if too few times are beyond it.
+
+    The method is that of ``percentile_interval``, widened for the correlation of stretches.
+    """
+    found = percentile_interval(full_ns, percent)
+    if found.low_ns is None or found.high_ns is None:
+        return None
+    wider = _widened(len(full_ns), autocorrelation_time(full_ns))
+    value_ns = found.value_ns
+    return Interval(
+        max(value_ns - wider * (value_ns - found.low_ns), 0.0), value_ns + wider * (found.high_ns - value_ns)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeFigures:
+    """The figures of the times of full batches or steps, in nanoseconds; None if there are too few.
+
+    Attributes:
+        mean_ns: The mean; None if there is no full batch or step.
+        p50_ns: The median; see ``carried_percentile``.
+        p90_ns: The 90th percentile.
+        p99_ns: The 99th percentile.
+        mean_interval_ns: The 95 % interval of the mean; see ``batches_for_interval``.
+        p50_interval_ns: The interval of the median.
+    """
+
+    mean_ns: float | None
+    p50_ns: float | None
+    p90_ns: float | None
+    p99_ns: float | None
+    mean_interval_ns: Interval | None
+    p50_interval_ns: Interval | None
+
+
+def figures_of(full_ns: NDArray[np.int64], *, intervals: bool = True) -> dict[str, Any]:
+    """Returns the ``TimeFigures`` of full batches by name; without ``intervals``, these are None."""
+    enough = intervals and len(full_ns) >= (batches_for_interval(full_ns) if len(full_ns) else 1)
+    return {
+        "mean_ns": float(full_ns.mean()) if len(full_ns) else None,
+        **{f"p{percent}_ns": carried_percentile(full_ns, percent) for percent in (50, 90, 99)},
+        "mean_interval_ns": mean_interval(full_ns) if enough else None,
+        "p50_interval_ns": serial_percentile_interval(full_ns, 50) if enough else None,
+    }
+
+
+def rate_interval(rate: float | None, mean_ns: float | None, interval_ns: Interval | None) -> Interval | None:
+    """Returns the 95 % interval for a rate, derived from the interval for the mean time of a batch."""
+    if rate is None or mean_ns is None or interval_ns is None or interval_ns.low <= 0:
+        return None
+    return Interval(rate * mean_ns / interval_ns.high, rate * mean_ns / interval_ns.low)
+
+
+class ScoreInterval(NamedTuple):
+    """The ends of a 95 % interval of a score."""
+
+    low: float
+    high: float
+
+
+def wilson_interval(hits: int, count: int) -> ScoreInterval | None:
+    """Returns the 95 % interval for a share of ``count`` independent samples; None if there are no samples.
+
+    Source: Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22, 1927.
+    """
+    if not count:
+        return None
+    share, spread = hits / count, _EXACT_Z_95**2 / count
+    centre = (share + spread / 2) / (1 + spread)
+    half = _EXACT_Z_95 * math.sqrt(share * (1 - share) / count + spread / (4 * count)) / (1 + spread)
+    return ScoreInterval(min(share, max(0.0, centre - half)), max(share, min(1.0, centre + half)))
+
+
+RESAMPLES = 1000
+LEAST_SAMPLES = 200
+"""With fewer samples, 95 % intervals cover less than 92 % in simulations of long-tailed errors."""
+_SEED = 0
+_PERCENTILES = (2.5, 97.5)
+_PERCENTILES_OF_BIASED = (1.5, 98.5)
+_LEAST_SHARE = 0.99
+"""The minimum share of the draws in which the figure must vary."""
+_BLOCK_ELEMENTS = 2**15
+"""The maximum number of values in memory at once: 256 KiB of float64, which stay in the cache."""
+_EXACT_Z_95 = 1.959963984540054  # stored scores were computed with more digits than ``Z_95``
+_Numbers = NDArray[np.float64]
+
+
+def bootstrap_interval(
+    statistic: Callable[[NDArray[np.int64]], float], samples: int, resamples: int = RESAMPLES
+) -> ScoreInterval | None:
+    """Returns the 95 % percentile interval of a statistic over samples drawn with replacement.
+
+    Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13. The seed is fixed, so
+    the same predictions always have the same interval. It accepts any statistic; for means and their ratios,
+    ``ratio_interval`` has better coverage.
+
+    Args:
+        statistic: Returns the figure for the samples with the given indices, int64, some of which occur
+            several times; draws whose figure is not finite are left out.
+        samples: The number of samples.
+        resamples: The number of draws.
+
+    Returns:
+        The interval; None for fewer than ``LEAST_SAMPLES``, if the statistic is rarely defined, or if it is
+        the same in all draws.
+    """
+    drawn = bootstrap_intervals(lambda indices: (statistic(indices),), samples, 1, resamples)
+    return drawn[0]
+
+
+def bootstrap_intervals(
+    statistics: Callable[[NDArray[np.int64]], Sequence[float]],
+    samples: int,
+    figures: int,
+    resamples: int = RESAMPLES,
+    around: Sequence[float] | None = None,
+) -> list[ScoreInterval | None]:
+    """Returns the intervals for several figures from the same draws; see ``bootstrap_interval``.
+
+    Args:
+        statistics: Returns the figures, in a fixed order.
+        samples: The number of samples.
+        figures: The number of figures.
+        resamples: The number of draws.
+        around: The figures over all samples, for figures that are biased if samples are few: the means of
+            the draws have twice that bias, and the ends are moved back by it. They then enclose 97 % of the
+            draws, which in simulations covers 92 to 97 % of average precisions.
+    """
+    if samples < LEAST_SAMPLES or not resamples:
+        return [None] * figures
+    random = np.random.default_rng(_SEED)
+    drawn = np.array([statistics(random.integers(0, samples, samples)) for _ in range(resamples)])
+    if around is not None:
+        for figure, value in enumerate(around):
+            if (finite := drawn[np.isfinite(drawn[:, figure]), figure]).size:
+                drawn[:, figure] += 2 * (value - finite.mean())
+    percentiles = _PERCENTILES if around is None else _PERCENTILES_OF_BIASED
+    return [_percentiles(drawn[:, figure], percentiles) for figure in range(figures)]
+
+
+def _percentiles(drawn: _Numbers, percentiles: tuple[float, float]) -> ScoreInterval | None:
+    finite = drawn[np.isfinite(drawn)]
+    if len(finite) < len(drawn) / 2:
+        return None
+    low, high = np.percentile(finite, percentiles)
+    return ScoreInterval(float(low), float(high)) if high > low else None
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def ratio_interval(
+    parts: _Numbers, wholes: _Numbers, power: float = 1.0, counts: NDArray[np.int64] | None = None
+) -> ScoreInterval | None:
+    """Returns the 95 % interval of the mean over columns of ``(Σ parts / Σ wholes) ** power``.
+
+    Σ is over samples. It is the studentised bootstrap: it resamples the distance from the figure in units of
+    its standard error, which follows from each sample's influence. Source: Efron and Tibshirani, 1993,
+    chapter 12.5; Davison and Hinkley, "Bootstrap Methods and their Application", 1997, section 2.4.
+
+    Args:
+        parts: float64, samples × columns.
+        wholes: float64, of the same shape; a column whose sum is 0 is left out of the mean.
+        power: The exponent; 0.5 for roots of mean squares.
+        counts: The number of equal samples that each row represents; None means one.
+
+    Returns:
+        The interval; None for fewer than ``LEAST_SAMPLES``, or if too many draws have no spread.
+    """
+    rows = len(parts)
+    samples = rows if counts is None else int(counts.sum())
+    defined = wholes.sum(axis=0) > 0
+    if samples < LEAST_SAMPLES or not defined.any():
+        return None
+    parts, wholes = parts[:, defined], wholes[:, defined]
+    given = np.ones(rows) if counts is None else counts.astype(np.float64)
+    [value], [error] = _studied(given[np.newaxis], parts, wholes, power)
+    rounding = abs(value) * np.finfo(np.float64).eps * samples
+    if not error > rounding:
+        return None
+    random, distances = np.random.default_rng(_SEED), np.empty(0)
+    block = max(1, _BLOCK_ELEMENTS // max(rows, parts.shape[1]))
+    for start in range(0, RESAMPLES, block):
+        draws = min(block, RESAMPLES - start)
+        if counts is not None:
+            weights = random.multinomial(samples, given / samples, draws)
+        else:
+            places = random.integers(0, rows, (draws, rows)) + rows * np.arange(draws)[:, np.newaxis]
+            weights = np.bincount(places.ravel(), minlength=draws * rows).reshape(draws, rows)
+        values, errors = _studied(weights.astype(np.float64), parts, wholes, power)
+        varied = errors > rounding
+        distances = np.append(distances, (values[varied] - value) / errors[varied])
+    distances = distances[np.isfinite(distances)]
+    if len(distances) < _LEAST_SHARE * RESAMPLES:
+        return None
+    low, high = np.percentile(distances, _PERCENTILES)
+    return ScoreInterval(float(value - high * error), float(value - low * error))
+
+
+def _studied(weights: _Numbers, parts: _Numbers, wholes: _Numbers, power: float) -> tuple[_Numbers, _Numbers]:
+    """Returns the figure and the standard error for each draw; ``weights`` has the shape draws × samples."""
+    part, whole = weights @ parts, weights @ wholes  # draws × columns
+    there = whole > 0
+    ratios = np.divide(part, whole, out=np.zeros_like(part), where=there)
+    columns = np.maximum(there.sum(axis=1, keepdims=True), 1)
+    # d(ratio ** power) = power · ratio ** (power - 1) · (d(part) - ratio · d(whole)) / whole
+    steep = there & ((ratios > 0) if power < 1 else True)
+    slopes = np.power(ratios, power - 1, out=np.zeros_like(part), where=steep) * power
+    by_part = np.divide(slopes, whole * columns, out=np.zeros_like(part), where=steep)
+    influences = parts @ by_part.T - wholes @ (by_part * ratios).T  # samples × draws
+    errors = np.sqrt((weights.T * influences**2).sum(axis=0))
+    values: _Numbers = (ratios**power).sum(axis=1) / columns[:, 0]
+    return values, errors

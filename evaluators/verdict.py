@@ -15,9 +15,14 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.evaluators.intervals import RESAMPLES, percentile_interval, t_quantile_95
 from inferometer.evaluators.load.queries import Outcome, Queries
-from inferometer.evaluators.statistics import NEVER_NS, random_state
+from inferometer.evaluators.statistics import (
+    NEVER_NS,
+    RESAMPLES,
+    percentile_interval,
+    random_state,
+    t_quantile_95,
+)
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
 THROUGHPUT = "throughput"

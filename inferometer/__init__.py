@@ -70,14 +70,18 @@ if TYPE_CHECKING:
         SweepArguments,
         WorkloadArguments,
     )
-    from inferometer.client.api.benchmarks import (
+    from inferometer.client.api.evaluating import (
         DataArguments,
         IngestionArguments,
+        Scores,
         TrainingArguments,
+        evaluate,
         ingest,
+        measure,
+        score,
+        sweep,
         train,
     )
-    from inferometer.client.api.evaluating import Scores, evaluate, measure, score, sweep
     from inferometer.client.api.load import LatencyPercentile, RateSearch, WorkloadRun, max_qps, workload
     from inferometer.client.api.operators.runs import (
         OperatorArguments,
@@ -85,7 +89,7 @@ if TYPE_CHECKING:
         OperatorRuns,
         benchmark_operators,
     )
-    from inferometer.client.api.results import Rows
+    from inferometer.client.api.results import Comparison, Evaluations, Rows, compare, evaluations
     from inferometer.client.api.runs import (
         Ingestion,
         Latency,
@@ -95,7 +99,6 @@ if TYPE_CHECKING:
         TopAccuracy,
         Training,
     )
-    from inferometer.client.api.stored import Comparison, Evaluations, compare, evaluations
     from inferometer.client.serving.from_python import ServedAgent, serve
     from inferometer.evaluators.datasets.base import (
         AcceptedAnswers,
@@ -111,16 +114,16 @@ if TYPE_CHECKING:
         TargetValues,
     )
     from inferometer.evaluators.evaluation import Evaluation, Status
-    from inferometer.evaluators.intervals import ScoreInterval, bootstrap_interval
     from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources, JobStart, SystemRequest
     from inferometer.evaluators.jobs.options import Range, check_options, declared, given_options
     from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
-    from inferometer.evaluators.kinds.ingestion.measurement import IngestionMeasurement
+    from inferometer.evaluators.kinds.ingestion.kind import IngestionMeasurement
     from inferometer.evaluators.kinds.kind import Kind, top_figures
     from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, RateSearchMeasurement
     from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement
     from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement
     from inferometer.evaluators.reports.base import Column, Report, Row, describe
+    from inferometer.evaluators.statistics import ScoreInterval, bootstrap_interval
     from inferometer.evaluators.tasks.metric import Score, TaskMetric, TaskResult
     from inferometer.evaluators.verdict import RunTimes
     from inferometer.manifests.errors import (
@@ -276,101 +279,51 @@ __all__ = [
 ]
 
 _OWNERS = {
-    "evaluators.jobs.options": ("Range", "check_options", "declared", "given_options"),
-    "client.api.evaluating": ("measure", "evaluate", "sweep", "Scores", "score"),
-    "evaluators.verdict": ("RunTimes",),
-    "evaluators.jobs.job": ("SystemRequest", "JobCallbacks", "JobResources", "JobStart", "Job"),
-    "evaluators.kinds.kind": ("Kind", "top_figures"),
-    "agent": ("__version__",),
-    "agent.artifacts.files": ("Artifacts", "InputSignature", "ModelSignature"),
-    "agent.hardware.environment": (
-        "Device",
-        "DeviceKind",
-        "FrameworkDetails",
-        "Precision",
-        "PredictorOptions",
-        "Weights",
+    "evaluators.jobs.options": "Range check_options declared given_options",
+    "client.api.evaluating": (
+        "measure evaluate sweep Scores score DataArguments IngestionArguments TrainingArguments ingest train"
     ),
-    "agent.inference.predictor": ("Predictor",),
-    "agent.inference.registry": ("FrameworkEntry",),
-    "agent.preprocessing.inputs": (
-        "EncodedImage",
-        "Pixels",
-        "Tensor",
-        "Tensors",
-        "Url",
-        "ImageGeometry",
-        "TokenizedText",
-    ),
+    "evaluators.verdict": "RunTimes",
+    "evaluators.jobs.job": "SystemRequest JobCallbacks JobResources JobStart Job",
+    "evaluators.kinds.kind": "Kind top_figures",
+    "agent": "__version__",
+    "agent.artifacts.files": "Artifacts InputSignature ModelSignature",
+    "agent.hardware.environment": "Device DeviceKind FrameworkDetails Precision PredictorOptions Weights",
+    "agent.inference.predictor": "Predictor",
+    "agent.inference.registry": "FrameworkEntry",
+    "agent.preprocessing.inputs": "EncodedImage Pixels Tensor Tensors Url ImageGeometry TokenizedText",
     "agent.tasks.predictions": (
-        "PredictedInputs",
-        "TaskPostprocessor",
-        "ClassMaps",
-        "Classifications",
-        "Detections",
-        "Images",
-        "Instances",
-        "Predictions",
-        "Texts",
-        "Values",
+        "PredictedInputs TaskPostprocessor ClassMaps Classifications Detections Images Instances "
+        "Predictions Texts Values"
     ),
     "evaluators.datasets.base": (
-        "AcceptedAnswers",
-        "ClassMap",
-        "ClassNames",
-        "Objects",
-        "Polygons",
-        "RunLengths",
-        "TargetImage",
-        "TargetValues",
-        "Dataset",
-        "DatasetIdentity",
-        "Sample",
+        "AcceptedAnswers ClassMap ClassNames Objects Polygons RunLengths TargetImage TargetValues Dataset "
+        "DatasetIdentity Sample"
     ),
-    "evaluators.intervals": ("bootstrap_interval", "ScoreInterval"),
-    "evaluators.tasks.metric": ("TaskMetric", "Score", "TaskResult"),
-    "agent.tracing.recorder": (
-        "LayerWriter",
-        "PredictWindow",
-        "Profiler",
-        "SpanRecorder",
-        "SpanKind",
-        "TraceLevel",
-    ),
+    "evaluators.statistics": "bootstrap_interval ScoreInterval",
+    "evaluators.tasks.metric": "TaskMetric Score TaskResult",
+    "agent.tracing.recorder": "LayerWriter PredictWindow Profiler SpanRecorder SpanKind TraceLevel",
     "agent.training.trainer": (
-        "OptimizerOptions",
-        "PlacedBatch",
-        "Rank",
-        "StepParts",
-        "StepResult",
-        "Trainer",
-        "TrainerOptions",
-        "TrainingBatch",
+        "OptimizerOptions PlacedBatch Rank StepParts StepResult Trainer TrainerOptions TrainingBatch"
     ),
-    "client.api.stored": ("Comparison", "compare", "Evaluations", "evaluations"),
+    "client.api.results": "Comparison compare Evaluations evaluations Rows",
     "client.api.arguments": (
-        "EvaluateArguments",
-        "LoadArguments",
-        "MaxQpsArguments",
-        "SharedArguments",
-        "SweepArguments",
-        "WorkloadArguments",
+        "EvaluateArguments LoadArguments MaxQpsArguments SharedArguments SweepArguments WorkloadArguments"
     ),
-    "client.api.load": ("LatencyPercentile", "RateSearch", "WorkloadRun", "max_qps", "workload"),
-    "client.api.runs": ("Latency", "Run", "Runs", "TopAccuracy", "Ingestion", "StepPartTimes", "Training"),
-    "client.serving.from_python": ("ServedAgent", "serve"),
-    "client.api.results": ("Rows",),
-    "client.api.benchmarks": ("DataArguments", "IngestionArguments", "TrainingArguments", "ingest", "train"),
-    "client.api.operators.runs": ("OperatorArguments", "OperatorRun", "OperatorRuns", "benchmark_operators"),
-    "evaluators.evaluation": ("Evaluation", "Status"),
-    "evaluators.kinds.batches.measurement": ("BatchMeasurement",),
-    "evaluators.kinds.ingestion.measurement": ("IngestionMeasurement",),
-    "evaluators.kinds.load.measurement": ("LoadMeasurement", "RateSearchMeasurement"),
-    "evaluators.kinds.operators.measurement": ("OperatorMeasurement",),
-    "evaluators.kinds.training.measurement": ("TrainingMeasurement",),
-    "evaluators.reports.base": ("Column", "Report", "Row", "describe"),
-    "manifests.schema": ("Loss", "ModelManifest", "ModelOutput"),
+    "client.api.load": "LatencyPercentile RateSearch WorkloadRun max_qps workload",
+    "client.api.runs": "Latency Run Runs TopAccuracy Ingestion StepPartTimes Training",
+    "client.serving.from_python": "ServedAgent serve",
+    "client.api.operators.runs": "OperatorArguments OperatorRun OperatorRuns benchmark_operators",
+    "evaluators.evaluation": "Evaluation Status",
+    "evaluators.kinds.batches.measurement": "BatchMeasurement",
+    "evaluators.kinds.ingestion.kind": "IngestionMeasurement",
+    "evaluators.kinds.load.measurement": "LoadMeasurement RateSearchMeasurement",
+    "evaluators.kinds.operators.measurement": "OperatorMeasurement",
+    "evaluators.kinds.training.measurement": "TrainingMeasurement",
+    "evaluators.reports.base": "Column Report Row describe",
+    "manifests.schema": "Loss ModelManifest ModelOutput",
 }
+"""The modules that contain the public names; ``manifests.errors`` has the others."""
 
 if not TYPE_CHECKING:  # a type checker reads the imports above, and reports a name that is not there
 
@@ -378,7 +331,9 @@ if not TYPE_CHECKING:  # a type checker reads the imports above, and reports a n
         """Imports a public name on first use."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        owner = next((module for module, names in _OWNERS.items() if name in names), "manifests.errors")
+        owner = next(
+            (module for module, names in _OWNERS.items() if name in names.split()), "manifests.errors"
+        )
         value = globals()[name] = getattr(import_module(f"{__name__}.{owner}"), name)
         return value
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from inferometer.agent.inference.results import InputFailure, Stage
+from inferometer.agent.inference.stages import InputFailure, Stage
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.ingestion.measurement import IngestionMeasurement, LoadTimes
+from inferometer.evaluators.kinds.ingestion.kind import IngestionMeasurement, LoadTimes
 from inferometer.evaluators.loading.options import DataOptions
 
 FAILURE = InputFailure("cat/7.jpg", Stage.PREPROCESS, "image of 100 bytes cannot be decoded: é $x.y")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.results import SystemDescription
+from inferometer.agent.inference.stages import SystemDescription
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.kinds.training.measurement import StepTimes, TrainingMeasurement

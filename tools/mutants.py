@@ -57,14 +57,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the interval of a mean is too narrow",
-        "evaluators/intervals.py",
+        "evaluators/statistics.py",
         "means.std(ddof=1)",
         "means.std()",
         ("tests/unit/evaluators/precision/test_batch_intervals.py",),
     ),
     Mutant(
         "an interval of many runs is that of infinitely many",
-        "evaluators/intervals.py",
+        "evaluators/statistics.py",
         "return Z_95 + first / degrees + second / degrees**2",
         "return Z_95",
         ("tests/unit/evaluators/load/test_intervals.py",),
@@ -281,7 +281,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "an archive writes outside of its folder",
-        "agent/artifacts/archives.py",
+        "agent/artifacts/downloads.py",
         'if path.is_absolute() or ".." in path.parts or',
         "if path.is_absolute() or",
         ("tests/unit/agent/artifacts/test_archives.py",),

@@ -16,7 +16,7 @@ from pathlib import Path
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.operators.operator import Category, Operator, operators
 from inferometer.client.api.operators.table import BENCHMARKS
-from inferometer.evaluators.kinds.operators.cases import Coverage, coverage_of, frameworks_with_operators
+from inferometer.evaluators.kinds.operators.request import Coverage, coverage_of, frameworks_with_operators
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "operators.md"
 CLASSES_PAGE = PAGE.with_name("operators-classes.md")

@@ -18,15 +18,18 @@ from pathlib import Path
 from typing import IO, Any
 
 from inferometer.agent.architectures.sources import Architecture, Architectures
-from inferometer.agent.artifacts.archives import UnpackedArchive, UnpackLimits, unpack, write_record
 from inferometer.agent.artifacts.downloads import (
     SHA256,
     CheckedFile,
     Downloader,
     PartialFile,
+    UnpackedArchive,
+    UnpackLimits,
     check_file,
     digests,
     mismatch,
+    unpack,
+    write_record,
 )
 from inferometer.agent.artifacts.locations import (
     DOWNLOADED,

@@ -16,26 +16,24 @@ from typing import Any
 from numpy.typing import NDArray
 
 from inferometer.agent.inference.predictor import Predictor, PredictorWatch
-from inferometer.agent.inference.preparation import (
+from inferometer.agent.inference.run_tracing import RunTracing
+from inferometer.agent.inference.stages import (
+    BatchResult,
     Clock,
     Gate,
-    Preparation,
-    PreparedInput,
-    Preparing,
-    round_size,
-)
-from inferometer.agent.inference.preparation import closed as closed_error
-from inferometer.agent.inference.results import (
-    BatchResult,
     Infer,
     Inferred,
     InputFailure,
     Postprocessor,
+    Preparation,
+    PreparedInput,
+    Preparing,
     QueueTimes,
     Stage,
     StageTimes,
+    round_size,
 )
-from inferometer.agent.inference.run_tracing import RunTracing
+from inferometer.agent.inference.stages import closed as closed_error
 from inferometer.agent.preprocessing.inputs import Fetch, Input, Origin, Tensors, batch_size
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.tracing.recorder import AttributeValue, Profiler, TraceLevel, TraceScope

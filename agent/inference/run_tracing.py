@@ -11,7 +11,7 @@ import psutil
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.hardware.conditions import GpuReader
 from inferometer.agent.hardware.environment import Device
-from inferometer.agent.inference.preparation import PreparedInput
+from inferometer.agent.inference.stages import PreparedInput
 from inferometer.agent.tracing.recorder import (
     AttributeValue,
     PredictWindow,

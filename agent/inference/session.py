@@ -40,7 +40,8 @@ from inferometer.agent.inference.pipeline import Pipeline
 from inferometer.agent.inference.predictor import Predictor, PredictorWatch, has_own_precision
 from inferometer.agent.inference.registry import BUILTIN, Registry
 from inferometer.agent.inference.requirements import require_supported
-from inferometer.agent.inference.results import (
+from inferometer.agent.inference.run_tracing import HardwareSampler, RunTracing
+from inferometer.agent.inference.stages import (
     BatchResult,
     Infer,
     Inferred,
@@ -48,7 +49,6 @@ from inferometer.agent.inference.results import (
     SystemDescription,
     whole_batch_outputs,
 )
-from inferometer.agent.inference.run_tracing import HardwareSampler, RunTracing
 from inferometer.agent.preprocessing.inputs import MAX_PIXELS, Fetch, Input, Tensors
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor, model_preprocessor_of
 from inferometer.agent.tracing.recorder import AttributeValue, SpanKind, TraceLevel, TraceScope, traced

@@ -15,8 +15,13 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.preprocessing.image_decoder import ImageDecoder, fit_image, open_image, undecodable
-from inferometer.agent.preprocessing.inputs import MAX_PIXELS
+from inferometer.agent.preprocessing.inputs import (
+    MAX_PIXELS,
+    ImageDecoder,
+    fit_image,
+    open_image,
+    undecodable,
+)
 from inferometer.manifests.errors import InputError, one_line
 from inferometer.manifests.inputs import ColorMode, ImageParameters, Interpolation
 

@@ -18,19 +18,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.closeable import Closeable
-from inferometer.agent.preprocessing.image_decoder import ImageDecoder, PillowDecoder, check_pixels
 from inferometer.agent.preprocessing.inputs import (
     MAX_PIXELS,
     EncodedImage,
+    ImageDecoder,
     ImageGeometry,
     NamedTensors,
     Origin,
     Payload,
+    PillowDecoder,
     Pixels,
     Tensor,
     Tensors,
     Text,
     Url,
+    check_pixels,
     dtype_of,
     element_bytes,
 )

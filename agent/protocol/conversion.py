@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from inferometer.agent.hardware.conditions import ConditionCounters, GpuCounters, ProcessorTimes
 from inferometer.agent.hardware.environment import Device, DeviceKind, Environment, Gpu, Precision, Weights
 from inferometer.agent.inference.predictor import has_own_precision
-from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.inference.session import SessionOptions
+from inferometer.agent.inference.stages import SystemDescription
 from inferometer.agent.preprocessing.inputs import (
     EncodedImage,
     Input,

@@ -17,7 +17,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.results import BatchResult, InputFailure, QueueTimes, Stage, StageTimes
+from inferometer.agent.inference.stages import BatchResult, InputFailure, QueueTimes, Stage, StageTimes
 from inferometer.agent.preprocessing.inputs import (
     EncodedImage,
     NamedTensors,

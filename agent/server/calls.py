@@ -29,8 +29,13 @@ from google.protobuf.message_factory import GetMessageClass
 from inferometer.agent.protocol.status import ERROR_CLASS_KEY, TRACEPARENT_KEY, Status, http_status, status_of
 from inferometer.agent.server.admission import ClientLimits, SecretCheck
 from inferometer.agent.serving.observers import REQUEST_ID_KEY, Call, RequestIds, enter_call
-from inferometer.agent.tracing.calls import http_server_call, server_call
-from inferometer.agent.tracing.recorder import Attributes, SpanKind, TraceContext
+from inferometer.agent.tracing.recorder import (
+    Attributes,
+    SpanKind,
+    TraceContext,
+    http_server_call,
+    server_call,
+)
 from inferometer.manifests.errors import AgentError, ConfigurationError, DeadlineError, InputError
 
 UNKNOWN = "unknown"

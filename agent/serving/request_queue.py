@@ -10,7 +10,7 @@ from enum import Enum, auto
 from queue import Empty, Queue, SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
-from inferometer.agent.inference.results import Inferred, QueueTimes
+from inferometer.agent.inference.stages import Inferred, QueueTimes
 from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.manifests.errors import (

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from inferometer.agent.inference.results import Inferred, SystemDescription
 from inferometer.agent.inference.session import Session
+from inferometer.agent.inference.stages import Inferred, SystemDescription
 from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.serving.batch_worker import QUEUE, BatchWorker, SessionPredictor
 from inferometer.agent.serving.batching import NS_PER_US, BatchingOptions, PriorityQueue

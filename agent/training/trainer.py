@@ -32,7 +32,7 @@ from inferometer.agent.hardware.environment import (
 from inferometer.agent.inference.predictor import checked_array, title_of
 from inferometer.agent.inference.registry import FrameworkEntry, Registry
 from inferometer.agent.inference.requirements import require_supported
-from inferometer.agent.inference.results import SystemDescription
+from inferometer.agent.inference.stages import SystemDescription
 from inferometer.agent.preprocessing.preprocessor import preprocessor_of
 from inferometer.agent.tracing.recorder import Profiler, TraceLevel
 from inferometer.manifests.errors import (

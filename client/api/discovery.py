@@ -32,7 +32,7 @@ from inferometer.manifests.versions import Constraint, InvalidConstraintError
 
 if TYPE_CHECKING:
     from inferometer.client.remote.connection import ClientTls
-    from inferometer.client.remote.native.registry import Probe
+    from inferometer.client.remote.native.connection import Probe
 
 
 _LOOPBACK_NAMES = frozenset({"localhost", "::1", "[::1]"})
@@ -161,7 +161,7 @@ def ask_agents(
     if not places:
         return checked
     # gRPC, which most commands do not need
-    from inferometer.client.remote.native.registry import check_access, probe_agent
+    from inferometer.client.remote.native.connection import check_access, probe_agent
     from inferometer.client.remote.pool import side_by_side
 
     check_access(secret, tls)

@@ -155,8 +155,7 @@ class Invocation:
     @cached_property
     def cache(self) -> ArtifactCache:
         """The download cache; it shows a progress bar on stderr for each download."""
-        from inferometer.agent.artifacts.archives import UnpackLimits
-        from inferometer.agent.artifacts.downloads import Downloader, DownloadLimits
+        from inferometer.agent.artifacts.downloads import Downloader, DownloadLimits, UnpackLimits
         from inferometer.agent.artifacts.files import ArtifactCache
         from inferometer.client.api.waiting import DownloadBar
 

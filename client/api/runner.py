@@ -33,7 +33,7 @@ from inferometer.client.remote.address import is_kserve
 from inferometer.evaluators.evaluation import Evaluation, M, Progress, Status, SystemUnderTest, TensorSystem
 from inferometer.evaluators.jobs.job import Found, Job, JobCallbacks, JobPart, JobStart, Notify, SystemRequest
 from inferometer.evaluators.kinds.registry import kind_of
-from inferometer.evaluators.store.json_text import write_spool
+from inferometer.evaluators.store.evaluation_store import write_spool
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import EvaluationInterrupted, StoreError
 from inferometer.manifests.schema import ModelManifest

@@ -13,8 +13,11 @@ from inferometer.evaluators.kinds.batches import job as sweep
 from inferometer.evaluators.kinds.batches.job import SweepCell
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, LatencySummary
 from inferometer.evaluators.kinds.batches.report import DurationReport, LatencyReport
-from inferometer.evaluators.kinds.ingestion.kind import IngestionReport
-from inferometer.evaluators.kinds.ingestion.measurement import IngestionMeasurement, IngestionSummary
+from inferometer.evaluators.kinds.ingestion.kind import (
+    IngestionMeasurement,
+    IngestionReport,
+    IngestionSummary,
+)
 from inferometer.evaluators.kinds.training.measurement import StepTimes, TrainingMeasurement, TrainingSummary
 from inferometer.evaluators.kinds.training.report import TrainingReport, TrainingStepsReport
 from inferometer.evaluators.reports.base import Row, in_ms
@@ -23,8 +26,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from inferometer.evaluators.intervals import Interval, TimeFigures
-    from inferometer.evaluators.kinds.ingestion.measurement import LoadTimes
+    from inferometer.evaluators.kinds.ingestion.kind import LoadTimes
+    from inferometer.evaluators.statistics import Interval, TimeFigures
 
 
 _NS_PER_MS = 1_000_000

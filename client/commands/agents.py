@@ -26,7 +26,7 @@ from inferometer.evaluators.reports.writer import Format, write
 
 if TYPE_CHECKING:
     from inferometer.client.api.discovery import KnownAgent
-    from inferometer.client.remote.native.registry import AgentDetails, AgentStatus
+    from inferometer.client.remote.native.connection import AgentDetails, AgentStatus
 
 _AGENT_COLUMNS = (
     Column("address", "address"),
@@ -129,7 +129,7 @@ def status(address: str, timeout_s: float, format_name: str) -> int:
     health to a client without the secret; an agent that is too busy reports only its health, too.
     """
     invocation = current_invocation()
-    from inferometer.client.remote.native.registry import ask_status  # loads grpc
+    from inferometer.client.remote.native.connection import ask_status  # loads grpc
 
     found = ask_status(address, timeout_s, invocation.secret, invocation.agent_tls)
     if format_name.lower() == Format.JSON.value:

@@ -119,7 +119,7 @@ class ChosenEvaluations:
 
         ``on_unreadable`` is called with the error of each unreadable evaluation after the error is printed.
         """
-        from inferometer.client.api.stored import whole_id
+        from inferometer.client.api.results import whole_id
 
         given, kinds = self._wanted.evaluation_id, tuple(taken.kind for taken in report.takes) or None
         whole = None if given is None else whole_id(store, given)
@@ -148,7 +148,7 @@ def rows_of(report: Report[Any], evaluations: Sequence[Evaluation], store: Evalu
     from inferometer.evaluators.kinds.reports import TraceReport
 
     if isinstance(report, TraceReport):
-        from inferometer.client.api.stored import readable_spans
+        from inferometer.client.api.results import readable_spans
 
         return report.rows_of(evaluations, readable_spans(store, say_left_out))
     return report.rows(evaluations)
@@ -370,7 +370,7 @@ def import_(files: tuple[Path, ...]) -> None:
 
     All files are read before the first one is published. Published evaluations are not published again.
     """
-    from inferometer.evaluators.store.json_text import read_spool
+    from inferometer.evaluators.store.evaluation_store import read_spool
 
     evaluations = [read_spool(path) for path in files]
     with closing(current_invocation().open_store()) as store:

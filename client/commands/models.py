@@ -229,7 +229,7 @@ def check(paths: tuple[Path, ...]) -> int:
     Below a valid model are its files that can run code, and unsupported features that prevent opening
     the model. The exit code is that of an invalid manifest if any file is not a valid one.
     """
-    from inferometer.manifests.files import files_in
+    from inferometer.manifests.loader import files_in
 
     code = SUCCESS
     listed = ((path.is_dir() and files_in(path)) or (path,) for path in paths)
@@ -289,7 +289,7 @@ def init(
     """
     from inferometer.agent.artifacts.downloads import digest
     from inferometer.agent.inference.given_models import Wanted, model_of_file
-    from inferometer.evaluators.reports.output_file import OutputFile
+    from inferometer.evaluators.reports.writer import OutputFile
     from inferometer.manifests.loader import manifest_text
 
     wanted = Wanted(shape=input_shape, images=True, name=name)

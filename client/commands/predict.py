@@ -174,8 +174,7 @@ def _evaluate(given: dict[str, Any], *, show_inputs: bool) -> NoReturn:
     """Runs the evaluations that the options describe, and exits with their exit code."""
     # Imported here because the help does not need it.
     from inferometer.client.api.requests import EvaluationChoice, take_system
-    from inferometer.client.evaluating.predictions import pictures_of
-    from inferometer.client.evaluating.running import run_evaluation, run_sweep
+    from inferometer.client.evaluating.running import pictures_of, run_evaluation, run_sweep
 
     invocation, sizes = current_invocation(), given["batch_sizes"] or (None,)
     if show_inputs and len(sizes) > 1:

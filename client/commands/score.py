@@ -114,7 +114,7 @@ def score(**given: Any) -> int:
     from inferometer.client.api.progress import ProgressBar
     from inferometer.evaluators.kinds.batches.report import CLASS_COLUMNS, class_rows
     from inferometer.evaluators.reports.writer import Format
-    from inferometer.evaluators.scoring.rows import COLUMNS, rows_of
+    from inferometer.evaluators.scoring.score import COLUMNS, rows_of
     from inferometer.evaluators.scoring.score import score as scored
 
     printing, per_class = {name: given.pop(name) for name in OUTPUT_NAMES}, given.pop("per_class")

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import click
 
 from inferometer.agent.hardware.environment import Weights
-from inferometer.client.api.stored import find_one, newest, others_of, readable_spans
+from inferometer.client.api.results import find_one, newest, others_of, readable_spans
 from inferometer.client.cli.command import (
     FILE,
     WHOLE_NUMBER,
@@ -44,11 +44,16 @@ from inferometer.evaluators.drawing.writer import PictureFile
 from inferometer.evaluators.evaluation import Evaluation, Measurement
 from inferometer.evaluators.kinds.kind import SpanSource, timed_by
 from inferometer.evaluators.kinds.registry import kind_of
-from inferometer.evaluators.kinds.reports import LayersReport, OverviewReport, TraceReport, heaviest
-from inferometer.evaluators.kinds.summary import conditions_rows, name_width
+from inferometer.evaluators.kinds.reports import (
+    LayersReport,
+    OverviewReport,
+    TraceReport,
+    conditions_rows,
+    heaviest,
+    name_width,
+)
 from inferometer.evaluators.reports.base import REPORTS, Report, describe, find_report
-from inferometer.evaluators.reports.output_file import OutputFile
-from inferometer.evaluators.reports.writer import Format, write
+from inferometer.evaluators.reports.writer import Format, OutputFile, write
 from inferometer.evaluators.store.evaluation_store import EvaluationStore
 from inferometer.manifests.errors import OutputError, explained, printable
 

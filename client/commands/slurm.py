@@ -166,7 +166,7 @@ def script(output_file: Path | None, overwrite: bool, **given: Any) -> None:
     script with sbatch.
     """
     from inferometer.client.api.clusters import script_of
-    from inferometer.evaluators.reports.output_file import OutputFile
+    from inferometer.evaluators.reports.writer import OutputFile
 
     if overwrite and output_file is None:
         raise ConfigurationError("--overwrite replaces a file; name it with --output_file")

@@ -53,8 +53,8 @@ def export(evaluation_id: str, format_name: str, output: Path | None, overwrite:
     otlp-json   OpenTelemetry's JSON, for a collector
     flamegraph  an SVG image for a browser
     """  # noqa: D301 - the backspace tells click not to wrap the lines
-    from inferometer.client.api.stored import find_one
-    from inferometer.evaluators.reports.output_file import OutputFile
+    from inferometer.client.api.results import find_one
+    from inferometer.evaluators.reports.writer import OutputFile
 
     if overwrite and output is None:
         raise ConfigurationError("--overwrite is for a file; name one with --output")
@@ -83,7 +83,7 @@ def send(evaluation_id: str, tracer_address: str | None, trace_url: str | None) 
     A collector that has some of the spans already may show them twice.
     """
     from inferometer.agent.tracing.exporting import TraceAddress, TraceExport, TraceLink
-    from inferometer.client.api.stored import find_one
+    from inferometer.client.api.results import find_one
 
     invocation = current_invocation()
     tracer = invocation.configuration.tracer

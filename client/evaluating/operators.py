@@ -13,17 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from inferometer.agent.operators.operator import Operator, chosen_operators, operators
 from inferometer.client.api.invocation import Invocation
+from inferometer.client.api.results import find_one
 from inferometer.client.api.runner import Runner
-from inferometer.client.api.stored import find_one
 from inferometer.client.cli.output import INTERRUPTED, SUCCESS, on_a_page, print_rows, printer_of, say
 from inferometer.client.evaluating.running import Console, evaluation_code
 from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.kinds.operators.cases import (
-    Coverage,
-    OperatorRequest,
-    coverage_of,
-    frameworks_with_operators,
-)
 from inferometer.evaluators.kinds.operators.from_trace import (
     TracedOperators,
     explain,
@@ -34,7 +28,13 @@ from inferometer.evaluators.kinds.operators.job import BAD_ROWS, operators_job
 from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement, OperatorRow
 from inferometer.evaluators.kinds.operators.options import OperatorOptions
 from inferometer.evaluators.kinds.operators.report import OperatorsReport, counts_text, reported_operators
-from inferometer.evaluators.kinds.operators.request import listed
+from inferometer.evaluators.kinds.operators.request import (
+    Coverage,
+    OperatorRequest,
+    coverage_of,
+    frameworks_with_operators,
+    listed,
+)
 from inferometer.evaluators.reports.base import Column, Row
 from inferometer.manifests.errors import ConfigurationError
 

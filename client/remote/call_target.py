@@ -13,7 +13,7 @@ from typing import TypeAlias
 import grpc
 
 from inferometer.agent.closeable import Closeable
-from inferometer.agent.inference.results import SystemDescription
+from inferometer.agent.inference.stages import SystemDescription
 from inferometer.agent.protocol.status import TRACEPARENT_KEY
 from inferometer.agent.tracing.recorder import SpanKind
 from inferometer.evaluators.load.load_session import QuerySample

@@ -28,7 +28,7 @@ from inferometer.evaluators.evaluation import Status, utc_now
 from inferometer.evaluators.jobs.job import DatasetChoice, JobCallbacks
 from inferometer.evaluators.kinds.batches.job import evaluate_open_system
 from inferometer.evaluators.kinds.batches.request import BatchOptions
-from inferometer.evaluators.store.json_text import evaluation_to_json
+from inferometer.evaluators.store.evaluation_store import evaluation_to_json
 from inferometer.evaluators.store.opening import (
     AgentDirectory,
     AgentRecord,

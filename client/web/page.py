@@ -26,7 +26,7 @@ from inferometer.client.web.documents import (
     page_reports,
     sort_key,
 )
-from inferometer.evaluators.comparing.sides import Side
+from inferometer.evaluators.comparing.comparison import Side
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.kind import SpanSource
 from inferometer.manifests.errors import ConfigurationError

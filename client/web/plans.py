@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from inferometer.client.web.elements import chart_document, table_of
+from inferometer.client.web.documents import chart_document, table_of
 from inferometer.evaluators.drawing.charts import Mark, PointChart, Series
 from inferometer.evaluators.plans.cells import CELL, Run, shown
 from inferometer.evaluators.plans.plan import PLAN_NAME

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
 
-from inferometer.client.api.stored import chosen_side, find_one, others_of, readable_spans
+from inferometer.client.api.results import chosen_side, find_one, others_of, readable_spans
 from inferometer.client.web.documents import (
     SORTABLE,
     Reports,

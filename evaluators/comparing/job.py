@@ -9,15 +9,16 @@ from pkgutil import resolve_name
 
 from inferometer.evaluators.comparing.comparison import (
     COLUMNS,
+    DIFFERS,
+    Side,
     chosen_figures,
     compare_sides,
     measured_thresholds,
     rows_of,
 )
-from inferometer.evaluators.comparing.sides import DIFFERS, Side
 from inferometer.evaluators.jobs import options
 from inferometer.evaluators.jobs.options import ACCURACY_THRESHOLD, THRESHOLD
-from inferometer.evaluators.kinds.summary import processes_of
+from inferometer.evaluators.kinds.reports import processes_of
 from inferometer.evaluators.reports.base import Column, Row
 from inferometer.evaluators.tasks.metric import TaskResult
 from inferometer.evaluators.verdict import TOP1, Ratio, Verdict, higher_is_better, listed

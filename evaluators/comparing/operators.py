@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from inferometer.evaluators.comparing.comparison import DIFFERS, Side
 from inferometer.evaluators.comparing.job import (
     Comparison,
     ComparisonRequest,
@@ -20,9 +21,7 @@ from inferometer.evaluators.comparing.job import (
     difference_text,
     single_processes,
 )
-from inferometer.evaluators.comparing.sides import DIFFERS, Side
 from inferometer.evaluators.evaluation import Evaluation, of_kind
-from inferometer.evaluators.intervals import t_quantile_95
 from inferometer.evaluators.jobs.options import THRESHOLD
 from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement, OperatorRow, RowStatus
 from inferometer.evaluators.kinds.operators.report import (
@@ -32,7 +31,7 @@ from inferometer.evaluators.kinds.operators.report import (
     shapes_text,
 )
 from inferometer.evaluators.reports.base import Column, Row
-from inferometer.evaluators.statistics import percentile, student_tail
+from inferometer.evaluators.statistics import percentile, student_tail, t_quantile_95
 from inferometer.evaluators.verdict import Ratio, Verdict, listed
 from inferometer.manifests.errors import ConfigurationError
 

@@ -18,14 +18,18 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from inferometer.agent.closeable import Closeable
-from inferometer.agent.preprocessing.image_decoder import (
+from inferometer.agent.preprocessing.inputs import (
     FORMATS,
+    EncodedImage,
+    Payload,
+    Pixels,
+    Tensor,
+    Text,
     decoded_image,
     in_mode,
     open_image,
     undecodable,
 )
-from inferometer.agent.preprocessing.inputs import EncodedImage, Payload, Pixels, Tensor, Text
 from inferometer.evaluators.datasets.recordio import IMAGE_HEADER, framed
 from inferometer.manifests.errors import ConfigurationError, DatasetError, InputError, one_line
 

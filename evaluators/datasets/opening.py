@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from inferometer.agent.artifacts.downloads import SHA256, digest
 from inferometer.agent.artifacts.files import ArtifactCache, get_file
 from inferometer.agent.artifacts.locations import refer
-from inferometer.evaluators.datasets import arrays, coco, ilsvrc2012, masks, small_images, tables, voc
+from inferometer.evaluators.datasets import annotated_images, arrays, coco, ilsvrc2012, small_images, tables
 from inferometer.evaluators.datasets.base import Dataset, Subset
 from inferometer.evaluators.datasets.caffe_lmdb import DATA_FILE, LmdbDataset
 from inferometer.evaluators.datasets.files import FORMATS, is_image
@@ -48,9 +48,9 @@ _LOOKED_FOR = (
     "files and numbers, and tables or texts in a .jsonl, .csv, .tsv or SQuAD's .json"
 )
 _PAIRS = {
-    "mask_folder": {masks.IMAGES, masks.MASKS},
-    "voc_segmentation": {masks.VOC_IMAGES, masks.VOC_MASKS},
-    "paired_folder": {masks.INPUTS, masks.TARGETS},
+    "mask_folder": {annotated_images.IMAGES, annotated_images.MASKS},
+    "voc_segmentation": {annotated_images.VOC_IMAGES, annotated_images.VOC_MASKS},
+    "paired_folder": {annotated_images.INPUTS, annotated_images.TARGETS},
 }
 """Folders that are parts of one dataset if they are next to each other, rather than class folders."""
 _BEGIN_BYTES = 4096
@@ -134,7 +134,7 @@ def _in_folder(path: Path) -> list[str]:
         "mnist": any(map(small_images.is_images_file, files)),
     }
     found = [backend for backend, there in is_there.items() if there]
-    if voc.ANNOTATIONS in folders and voc.IMAGES in folders:
+    if annotated_images.ANNOTATIONS in folders and annotated_images.VOC_IMAGES in folders:
         found.append("voc")
     elif coco.FILE in files or (coco.FOLDER in folders and any((path / coco.FOLDER).glob(coco.INSTANCES))):
         found.append("coco")
@@ -172,7 +172,7 @@ def _of_name(path: Path) -> Iterator[str]:
         return
     if suffix in tables.ROW_SUFFIXES:
         yield tables.format_of(path)
-    if masks.is_voc_list(path):
+    if annotated_images.is_voc_list(path):
         yield "voc_segmentation"
     if suffix in _BY_SUFFIX:
         yield _BY_SUFFIX[suffix]
@@ -180,7 +180,7 @@ def _of_name(path: Path) -> Iterator[str]:
         yield "cifar10"
     if small_images.is_images_file(name):
         yield "mnist"
-    if voc.is_image_set(path):
+    if annotated_images.is_image_set(path):
         yield "voc"
     if name == ilsvrc2012.ARCHIVE:
         yield "ilsvrc2012_validation"
@@ -214,10 +214,10 @@ _READERS: Mapping[str, Callable[..., Dataset]] = {
     "cifar10": small_images.CifarDataset,
     "mnist": small_images.IdxDataset,
     "coco": coco.CocoDataset,
-    "voc": voc.VocDataset,
-    "mask_folder": masks.MaskFolderDataset,
-    "voc_segmentation": masks.VocSegmentationDataset,
-    "paired_folder": masks.PairedFolderDataset,
+    "voc": annotated_images.VocDataset,
+    "mask_folder": annotated_images.MaskFolderDataset,
+    "voc_segmentation": annotated_images.VocSegmentationDataset,
+    "paired_folder": annotated_images.PairedFolderDataset,
     "values_csv": tables.ValuesTableDataset,
     "table": tables.TableDataset,
     "jsonl": tables.JsonLinesDataset,

@@ -15,7 +15,7 @@ from typing import Any
 from inferometer.evaluators.drawing.charts import Drawing, find_plot
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.reports.base import Column, Report, Row, Value
-from inferometer.evaluators.reports.output_file import OutputFile
+from inferometer.evaluators.reports.writer import OutputFile
 from inferometer.manifests.errors import ConfigurationError, OutputError, printable
 
 MOST_ROWS = 1000

@@ -16,8 +16,8 @@ from inferometer.agent.architectures.sources import Architectures
 from inferometer.agent.artifacts.files import ArtifactCache
 from inferometer.agent.inference.given_models import GivenModel
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.inference.session import SessionOptions
+from inferometer.agent.inference.stages import SystemDescription
 from inferometer.agent.tracing.recorder import TraceLevel, TraceScope
 from inferometer.evaluators.datasets.opening import DatasetChoice as DatasetChoice
 from inferometer.evaluators.evaluation import Evaluation, SystemUnderTest, TensorSystem

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from inferometer.agent.hardware.allocator import SETTING, Allocator
 from inferometer.agent.hardware.environment import DeviceKind, Precision, Weights
-from inferometer.agent.inference.results import LOCAL_AGENT, SystemDescription
+from inferometer.agent.inference.stages import LOCAL_AGENT, SystemDescription
 from inferometer.agent.tracing.recorder import SpanChunk
 from inferometer.evaluators.documents import Document, Part, Stored, checked, restored, storable
 from inferometer.evaluators.evaluation import Evaluation, M, Status
@@ -40,12 +40,11 @@ SpanSource: TypeAlias = Callable[[str], Iterator[SpanChunk]]
 """Yields the spans of the trace of the evaluation with the given id; see ``EvaluationStore.spans``."""
 
 if TYPE_CHECKING:
-    from inferometer.agent.inference.results import InputFailure
+    from inferometer.agent.inference.stages import InputFailure
     from inferometer.evaluators.drawing.charts import Drawing, Plot
     from inferometer.evaluators.jobs.job import Job
     from inferometer.evaluators.kinds.load.measurement import RateAnswer
-    from inferometer.evaluators.tasks.accuracy import Accuracy
-    from inferometer.evaluators.tasks.metric import TaskResult
+    from inferometer.evaluators.tasks.metric import Accuracy, TaskResult
     from inferometer.evaluators.verdict import RunTimes
 
 

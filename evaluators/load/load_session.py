@@ -19,8 +19,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.tracing.calls import ended
-from inferometer.agent.tracing.recorder import SpanKind, TraceContext, TraceLevel, TraceScope
+from inferometer.agent.tracing.recorder import SpanKind, TraceContext, TraceLevel, TraceScope, ended
 from inferometer.evaluators.load.arrivals import Extent, PoissonArrivals, Schedule
 from inferometer.evaluators.load.issuer import RunLimits, RunWatch, drain, frozen_heap, run_open_loop
 from inferometer.evaluators.load.queries import LoadRun, Outcome, QueryLog, Stop

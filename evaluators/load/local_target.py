@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from inferometer.agent.closeable import Closeable
-from inferometer.agent.inference.results import BatchResult, Stage, SystemDescription
+from inferometer.agent.inference.stages import BatchResult, Stage, SystemDescription
 from inferometer.agent.preprocessing.inputs import Input, Payload, Tensors
 from inferometer.agent.serving.batch_worker import BatchMemory, BatchWorker, Predicted
 from inferometer.agent.serving.batching import BatchingOptions

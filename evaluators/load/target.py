@@ -13,9 +13,15 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from inferometer.agent.inference.preparation import Gate, Preparation, PreparedInput
-from inferometer.agent.inference.results import InputFailure, Stage, SystemDescription
 from inferometer.agent.inference.session import no_fetch
+from inferometer.agent.inference.stages import (
+    Gate,
+    InputFailure,
+    Preparation,
+    PreparedInput,
+    Stage,
+    SystemDescription,
+)
 from inferometer.agent.preprocessing.inputs import (
     EncodedImage,
     Fetch,

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.evaluators.intervals import PERCENTS, percentile_intervals
 from inferometer.evaluators.load.queries import Outcome, Queries
+from inferometer.evaluators.statistics import PERCENTS, percentile_intervals
 
 NEGLIGIBLE_SHARE = 0.01
 """The difference in latency that is negligible, as a fraction of the latency bound."""

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from inferometer.agent.closeable import Closeable
-from inferometer.agent.inference.results import InputFailure, Stage
+from inferometer.agent.inference.stages import InputFailure, Stage
 from inferometer.agent.preprocessing.inputs import dtype_of, size_of
 from inferometer.agent.preprocessing.preprocessor import Preprocessor, preprocessor_of
 from inferometer.evaluators.datasets.base import Dataset

@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.tasks.predictions import Classifications, ClassMaps, Images, Predictions, Texts, Values
+from inferometer.evaluators.datasets.annotated_images import read_mask, read_target
 from inferometer.evaluators.datasets.arrays import opened_arrays, read_array
 from inferometer.evaluators.datasets.base import ClassNames, Dataset, Objects, Sample, TargetValues
 from inferometer.evaluators.datasets.coco import CocoResults, read_results
 from inferometer.evaluators.datasets.files import has_numbers, is_image, read_rows, shown, walk
-from inferometer.evaluators.datasets.masks import read_mask, read_target
-from inferometer.evaluators.datasets.rows import several_labels
-from inferometer.evaluators.tasks.accuracy import ClassIndex, decimal
+from inferometer.evaluators.datasets.tables import several_labels
+from inferometer.evaluators.tasks.metric import ClassIndex, decimal
 from inferometer.manifests.errors import DatasetError, PredictionError, printable, suggestion
 
 

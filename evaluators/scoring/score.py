@@ -1,4 +1,4 @@
-"""The job behind ``agent score``: a task's metric over the predictions of another tool."""
+"""The job behind ``agent score``: a task's metric over the predictions of another tool, and its rows."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from inferometer.agent.artifacts.files import ArtifactCache
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Subset
 from inferometer.evaluators.jobs.job import DatasetChoice, Progress
+from inferometer.evaluators.reports.base import Column, Row
 from inferometer.evaluators.scoring import prediction_files
 from inferometer.evaluators.scoring.prediction_files import PredictionFile
 from inferometer.evaluators.tasks.metric import METRICS, ScoringFailure, TaskMetric, TaskResult
@@ -191,3 +192,42 @@ def _manifest(task: str, labels: Sequence[str], parameters: Mapping[str, Any]) -
         found = error.errors()[0]
         field = str(found["loc"][-1]) if found["loc"] else "parameters"
         raise ConfigurationError(f"{field}: {one_line(found['msg'])}; found {found['input']!r}") from error
+
+
+COLUMNS = (
+    Column("task", "task"),
+    Column("score_name", "score"),
+    Column("score", "value", decimals=4, stays=True),
+    Column("score_low", "low", decimals=4, stays=True),
+    Column("score_high", "high", decimals=4, stays=True),
+    Column("score_unit", "unit"),
+    Column("evaluated_inputs", "evaluated inputs"),
+    Column("failed_inputs", "failed inputs"),
+    Column("dataset_name", "dataset"),
+    Column("definition", "definition", detail=3),
+)
+"""Columns like those of the report on accuracy, which instead has one row per evaluation."""
+
+
+def rows_of(result: TaskResult, failed: int, dataset: str) -> Iterator[Row]:
+    """Yields a row for each score.
+
+    Args:
+        result: The scores.
+        failed: The number of inputs that could not be scored.
+        dataset: The name of the dataset.
+    """
+    for score in result.scores:
+        low, high = score.interval or (None, None)
+        yield {
+            "task": result.task,
+            "score_name": score.name,
+            "score": score.value,
+            "score_low": low,
+            "score_high": high,
+            "score_unit": score.unit or None,
+            "evaluated_inputs": result.samples,
+            "failed_inputs": failed,
+            "dataset_name": dataset,
+            "definition": result.definition,
+        }

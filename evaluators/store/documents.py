@@ -36,7 +36,7 @@ import numpy as np
 
 from inferometer.agent.hardware.environment import Device, DeviceKind, Environment, Gpu, Precision, Weights
 from inferometer.agent.inference.predictor import has_own_precision
-from inferometer.agent.inference.results import SystemDescription
+from inferometer.agent.inference.stages import SystemDescription
 from inferometer.agent.tracing.recorder import (
     COLUMNS,
     NO_BATCH,

@@ -18,15 +18,17 @@ from numpy.typing import NDArray
 
 from inferometer.agent.tasks.predictions import Classifications, Predictions, Texts
 from inferometer.evaluators.datasets.base import AcceptedAnswers, Sample
-from inferometer.evaluators.tasks.accuracy import Accuracy, ClassIndex, decimal
 from inferometer.evaluators.tasks.metric import (
     MOST_DRAWN_COUNTS,
+    Accuracy,
     ClassCounts,
+    ClassIndex,
     Score,
     ScoringFailure,
     TaskMetric,
     TaskResult,
     counted_score,
+    decimal,
     mean_score,
     share_score,
     truth_of,

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from inferometer.agent.tasks.predictions import Classifications, Predictions, Values
 from inferometer.evaluators.datasets.base import ClassNames, Objects, Sample, TargetValues
-from inferometer.evaluators.intervals import RESAMPLES, ScoreInterval, bootstrap_intervals, ratio_interval
-from inferometer.evaluators.tasks.accuracy import ClassIndex
+from inferometer.evaluators.statistics import RESAMPLES, ScoreInterval, bootstrap_intervals, ratio_interval
 from inferometer.evaluators.tasks.metric import (
     MOST_DRAWN_COUNTS,
     ClassCounts,
+    ClassIndex,
     Score,
     TaskMetric,
     TaskResult,

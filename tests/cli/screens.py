@@ -33,7 +33,7 @@ from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, RateA
 from inferometer.evaluators.load.queries import Outcome
 from inferometer.evaluators.load.validity import lag_text
 from inferometer.evaluators.store.opening import open_store
-from inferometer.evaluators.tasks.accuracy import Accuracy
+from inferometer.evaluators.tasks.metric import Accuracy
 from tests.reports.conftest import MACHINE, describe
 from tests.reports.loads import OPTIONS, SEARCH, queries
 from tests.reports.loads import run as load_run

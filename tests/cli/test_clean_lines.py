@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from inferometer.agent.inference.results import InputFailure, Stage
-from inferometer.client.evaluating.predictions import print_failures, print_predictions
+from inferometer.agent.inference.stages import InputFailure, Stage
+from inferometer.client.evaluating.running import print_failures, print_predictions
 from tests.cli.conftest import Agent
 from tests.contract.store_fixtures import make_evaluation, make_manifest, make_predictions, make_system
 

@@ -30,7 +30,7 @@ from inferometer.evaluators.kinds.load.measurement import (
 from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries
 from inferometer.evaluators.store.evaluation_store import EvaluationStore
 from inferometer.evaluators.store.opening import open_store
-from inferometer.evaluators.tasks.accuracy import Accuracy
+from inferometer.evaluators.tasks.metric import Accuracy
 from tests.cli.conftest import Agent
 from tests.contract.store_fixtures import make_evaluation, make_system
 

@@ -21,7 +21,7 @@ import pytest
 from inferometer.agent.hardware.conditions import own_cpu_s
 from inferometer.agent.hardware.environment import usable_cores
 from inferometer.client.cli.output import NOT_STABLE
-from inferometer.evaluators.conditions import watch
+from inferometer.evaluators.conditions import conditions
 from inferometer.evaluators.conditions.conditions import Conditions, Stability
 from tests.cli.conftest import Agent
 
@@ -37,7 +37,7 @@ _SAMPLE_S = 0.1
 @pytest.fixture
 def verdict(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Conditions:
     """A verdict that does not depend on this machine."""
-    monkeypatch.setattr(watch, "judged", lambda *_: request.param)
+    monkeypatch.setattr(conditions, "judged", lambda *_: request.param)
     found: Conditions = request.param
     return found
 

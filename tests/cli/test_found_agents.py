@@ -18,9 +18,8 @@ from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.protocol.agent_info import AgentInfo, RunnableModel
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.client.api.invocation import DEFAULT_DATABASE
-from inferometer.client.remote.batch_queue import BatchQueue
 from inferometer.client.remote.native.agent import open_remote_agent
-from inferometer.client.remote.pool import open_agent_pool
+from inferometer.client.remote.pool import BatchQueue, open_agent_pool
 from inferometer.evaluators.datasets.opening import open_dataset
 from inferometer.evaluators.kinds.batches.request import BatchOptions
 from inferometer.evaluators.kinds.batches.run import DatasetRun

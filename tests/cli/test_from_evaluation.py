@@ -12,10 +12,10 @@ from inferometer.agent.inference.registry import Registry
 from inferometer.agent.operators.operator import Operator, OperatorRunner, RunnerOptions, operators
 from inferometer.client.api.invocation import library_invocation
 from inferometer.client.evaluating.operators import explained_lines, open_traced, traced_lines, traced_request
-from inferometer.evaluators.kinds.operators.cases import draw_inputs
 from inferometer.evaluators.kinds.operators.from_trace import explain, request_of
 from inferometer.evaluators.kinds.operators.measurement import OperatorRow, RowStatus
 from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
+from inferometer.evaluators.kinds.operators.request import draw_inputs
 from inferometer.manifests.errors import ConfigurationError, UnknownEvaluationError
 from tests.cli.conftest import Agent
 

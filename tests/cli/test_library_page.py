@@ -15,7 +15,7 @@ import pytest
 import inferometer as im
 from inferometer import _OWNERS
 from inferometer.evaluators.kinds.load.request import MaxQpsRequest
-from inferometer.manifests.files import BUILTIN
+from inferometer.manifests.loader import BUILTIN
 from tests.cli.conftest import Agent
 
 PAGE = (Path(__file__).parents[2] / "docs" / "library.md").read_text(encoding="utf-8")
@@ -56,7 +56,7 @@ def test_the_page_describes_every_name_of_the_library() -> None:
         name
         for owner, given in _OWNERS.items()
         if owner.startswith(("client.api.", "client.serving."))
-        for name in given
+        for name in given.split()
     }
     described = set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE))
 

@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from inferometer.client.api import runner
-from inferometer.evaluators.store.json_text import write_spool
+from inferometer.evaluators.store.evaluation_store import write_spool
 from inferometer.manifests.errors import StoreError
 
 

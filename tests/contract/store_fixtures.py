@@ -21,7 +21,7 @@ import numpy as np
 import pymongo
 
 from inferometer.agent.hardware.environment import Device, Environment, Gpu
-from inferometer.agent.inference.results import InputFailure, Stage, SystemDescription
+from inferometer.agent.inference.stages import InputFailure, Stage, SystemDescription
 from inferometer.agent.tasks.predictions import Classifications
 from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.evaluators.datasets.base import DatasetIdentity
@@ -30,7 +30,7 @@ from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, B
 from inferometer.evaluators.kinds.batches.request import BatchOptions
 from inferometer.evaluators.store.evaluation_store import EvaluationStore
 from inferometer.evaluators.store.opening import open_store
-from inferometer.evaluators.tasks.accuracy import Accuracy
+from inferometer.evaluators.tasks.metric import Accuracy
 from inferometer.manifests.loader import parse_manifest
 from inferometer.manifests.schema import ModelManifest
 from tests.evaluations import changed

@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 
 from inferometer.evaluators.conditions.conditions import Conditions, HostConditions, Spread, Stability
-from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
-from inferometer.evaluators.store.json_text import evaluation_from_json, evaluation_to_json
+from inferometer.evaluators.store.evaluation_store import (
+    EvaluationFilter,
+    EvaluationStore,
+    evaluation_from_json,
+    evaluation_to_json,
+)
 from inferometer.manifests.errors import StoreError
 from tests.contract.store_fixtures import make_evaluation
 

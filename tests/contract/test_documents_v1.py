@@ -25,8 +25,12 @@ from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, RateS
 from inferometer.evaluators.kinds.load.report import ProbesReport
 from inferometer.evaluators.kinds.reports import LayerRunsReport
 from inferometer.evaluators.reports.base import REPORTS, Report, find_report
-from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
-from inferometer.evaluators.store.json_text import evaluation_from_json, evaluation_to_json
+from inferometer.evaluators.store.evaluation_store import (
+    EvaluationFilter,
+    EvaluationStore,
+    evaluation_from_json,
+    evaluation_to_json,
+)
 from inferometer.evaluators.store.opening import open_store
 from inferometer.manifests.errors import StoreError
 from tests.contract.store_fixtures import StoreBackend, mongodb_backend

@@ -20,8 +20,8 @@ from onnx import TensorProto, helper
 from tritonclient.utils import InferenceServerException, shared_memory
 
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.results import BatchResult, StageTimes
 from inferometer.agent.inference.session import SessionOptions, open_session
+from inferometer.agent.inference.stages import BatchResult, StageTimes
 from inferometer.agent.open_inference.codec import BF16, DATATYPES, STRINGS, converted_to, datatype_of
 from inferometer.agent.preprocessing.inputs import Input, Tensor
 from inferometer.agent.protocol.messages import decode_response, encode_response

@@ -20,8 +20,8 @@ from inferometer.agent.operators.operator import (
     chosen_operators,
     operators,
 )
-from inferometer.evaluators.kinds.operators.cases import draw_inputs
 from inferometer.evaluators.kinds.operators.checks import gradient_difference, output_difference
+from inferometer.evaluators.kinds.operators.request import draw_inputs
 
 FRAMEWORKS = [entry.name for entry in BUILTIN if entry.operators]
 FUSED = [each.name for each in chosen_operators((), (Category.FUSED.value,))]

@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.results import BatchResult, Stage
 from inferometer.agent.inference.session import Session, SessionOptions, open_session
+from inferometer.agent.inference.stages import BatchResult, Stage
 from inferometer.agent.preprocessing.inputs import Input, Pixels, Tensor
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.agent.tasks.predictions import ClassMaps, Images

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.ingestion.kind import BATCHES_PER_DOCUMENT
-from inferometer.evaluators.kinds.ingestion.measurement import IngestionMeasurement, LoadTimes
-from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
-from inferometer.evaluators.store.json_text import evaluation_from_json, evaluation_to_json
+from inferometer.evaluators.kinds.ingestion.kind import BATCHES_PER_DOCUMENT, IngestionMeasurement, LoadTimes
+from inferometer.evaluators.store.evaluation_store import (
+    EvaluationFilter,
+    EvaluationStore,
+    evaluation_from_json,
+    evaluation_to_json,
+)
 from inferometer.manifests.errors import StoreError
 from tests.contract.store_fixtures import make_evaluation
 from tests.ingestion_evaluations import few, many, untold

@@ -20,8 +20,12 @@ from inferometer.evaluators.kinds.load.measurement import (
     Scenario,
 )
 from inferometer.evaluators.load.queries import QUERY_COLUMNS, LoadRun, Outcome, Queries
-from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
-from inferometer.evaluators.store.json_text import evaluation_from_json, evaluation_to_json
+from inferometer.evaluators.store.evaluation_store import (
+    EvaluationFilter,
+    EvaluationStore,
+    evaluation_from_json,
+    evaluation_to_json,
+)
 from inferometer.manifests.errors import StoreError
 from tests.contract.store_fixtures import make_evaluation
 

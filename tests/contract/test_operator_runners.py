@@ -25,7 +25,7 @@ from inferometer.agent.operators.operator import (
     RunnerOptions,
     operators,
 )
-from inferometer.evaluators.kinds.operators.cases import draw_inputs
+from inferometer.evaluators.kinds.operators.request import draw_inputs
 from tests.optional_mxnet import mxnet
 
 FRAMEWORKS = [entry.name for entry in BUILTIN if entry.operators]

@@ -22,8 +22,8 @@ from inferometer.agent.operators.operator import (
     RunnerOptions,
     operators,
 )
-from inferometer.evaluators.kinds.operators.cases import draw_inputs
 from inferometer.evaluators.kinds.operators.checks import gradient_difference, output_difference
+from inferometer.evaluators.kinds.operators.request import draw_inputs
 
 Array: TypeAlias = NDArray[Any]
 FRAMEWORKS = [entry.name for entry in BUILTIN if entry.operators]

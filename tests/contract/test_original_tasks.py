@@ -14,8 +14,8 @@ import torch
 
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.requirements import unsupported
-from inferometer.agent.inference.results import BatchResult
 from inferometer.agent.inference.session import SessionOptions, open_session
+from inferometer.agent.inference.stages import BatchResult
 from inferometer.agent.preprocessing.inputs import Input, Pixels
 from inferometer.agent.tasks.predictions import ClassMaps, Detections, Images
 from inferometer.manifests.loader import load_manifest

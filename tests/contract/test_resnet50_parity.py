@@ -14,8 +14,8 @@ from test_architecture_parity import build, build_undefined, fill, randomise
 
 from inferometer.agent.architectures.sources import ARCHITECTURES
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.results import Inferred
 from inferometer.agent.inference.session import SessionOptions, open_session
+from inferometer.agent.inference.stages import Inferred
 from inferometer.agent.preprocessing.inputs import EncodedImage, Input, Tensors
 from inferometer.agent.tasks.predictions import Classifications
 from inferometer.manifests.catalog import Catalog

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from inferometer.agent.inference.results import InputFailure, Stage
+from inferometer.agent.inference.stages import InputFailure, Stage
 from inferometer.agent.tracing.recorder import TraceLevel
-from inferometer.client.api.stored import newest, readable_spans
+from inferometer.client.api.results import newest, readable_spans
 from inferometer.client.commands.show import as_document, lines_of
 from inferometer.client.web.documents import (
     comparison_document,
@@ -22,14 +22,13 @@ from inferometer.client.web.documents import (
     overview_rows,
     page_reports,
 )
-from inferometer.evaluators.comparing.sides import Side
+from inferometer.evaluators.comparing.comparison import Side
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.kind import SpanSource, timed_by
 from inferometer.evaluators.kinds.reports import TraceReport
 from inferometer.evaluators.store.documents import to_documents
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
-from inferometer.evaluators.tasks.accuracy import Accuracy
-from inferometer.evaluators.tasks.metric import Score, ScoreInterval, TaskResult
+from inferometer.evaluators.tasks.metric import Accuracy, Score, ScoreInterval, TaskResult
 from inferometer.manifests.errors import ConfigurationError, StoreError
 from tests.contract.store_fixtures import StoreBackend, make_evaluation, make_predictions
 from tests.contract.test_condition_stores import CONDITIONS

@@ -21,8 +21,12 @@ from inferometer.agent.tracing.recorder import (
 )
 from inferometer.evaluators.evaluation import Evaluation, TraceSummary
 from inferometer.evaluators.store.documents import span_documents
-from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
-from inferometer.evaluators.store.json_text import evaluation_from_json, evaluation_to_json
+from inferometer.evaluators.store.evaluation_store import (
+    EvaluationFilter,
+    EvaluationStore,
+    evaluation_from_json,
+    evaluation_to_json,
+)
 from inferometer.manifests.errors import StoreError
 from tests.contract.store_fixtures import StoreBackend, make_evaluation, plain
 

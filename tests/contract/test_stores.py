@@ -12,15 +12,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from inferometer.agent.hardware.environment import Device, DeviceKind, Weights
-from inferometer.agent.inference.results import InputFailure, Stage
+from inferometer.agent.inference.stages import InputFailure, Stage
 from inferometer.agent.tasks.predictions import Classifications, ClassMaps, Values
 from inferometer.evaluators.conditions.conditions import Conditions, Stability
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.kinds.batches.measurement import InputPrediction
-from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
-from inferometer.evaluators.store.json_text import evaluation_from_json, evaluation_to_json
-from inferometer.evaluators.tasks.accuracy import Accuracy
-from inferometer.evaluators.tasks.metric import Score, ScoreInterval, TaskResult
+from inferometer.evaluators.store.evaluation_store import (
+    EvaluationFilter,
+    EvaluationStore,
+    evaluation_from_json,
+    evaluation_to_json,
+)
+from inferometer.evaluators.tasks.metric import Accuracy, Score, ScoreInterval, TaskResult
 from inferometer.manifests.errors import ConfigurationError, StoreError
 from tests.contract.store_fixtures import (
     StoreBackend,

@@ -19,8 +19,7 @@ from pathlib import Path
 import pytest
 
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
-from inferometer.evaluators.store.evaluation_store import EvaluationFilter
-from inferometer.evaluators.store.json_text import evaluation_to_json, read_spool
+from inferometer.evaluators.store.evaluation_store import EvaluationFilter, evaluation_to_json, read_spool
 from inferometer.evaluators.store.opening import open_store
 from inferometer.manifests.errors import StoreError
 from tests.contract.store_fixtures import mongodb_backend
@@ -34,7 +33,7 @@ _SAVES = """
 import sys, uuid
 from dataclasses import replace
 from pathlib import Path
-from inferometer.evaluators.store.json_text import read_spool
+from inferometer.evaluators.store.evaluation_store import read_spool
 from inferometer.evaluators.store.opening import open_store
 spool, address, name, folder = sys.argv[1:]
 evaluation = read_spool(Path(spool))

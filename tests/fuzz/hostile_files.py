@@ -217,7 +217,7 @@ def database(folder: Path) -> tuple[Path, Read]:
     import neosqlite
 
     from inferometer.client.commands.show import lines_of
-    from inferometer.evaluators.store.json_text import evaluation_from_json
+    from inferometer.evaluators.store.evaluation_store import evaluation_from_json
 
     evaluation = evaluation_from_json(sorted(DOCUMENTS.glob("*.json"))[0].read_text("utf-8"))
     with closing(open_store(None, "store", folder)) as store:

@@ -14,7 +14,7 @@ from mutations import assert_one_clean_line, damaged_bytes, damaged_document, fu
 from inferometer.client.commands.show import lines_of
 from inferometer.evaluators.kinds.reports import TraceReport
 from inferometer.evaluators.reports.base import REPORTS, find_report
-from inferometer.evaluators.store.json_text import evaluation_from_json, evaluation_to_json
+from inferometer.evaluators.store.evaluation_store import evaluation_from_json, evaluation_to_json
 from inferometer.manifests.errors import StoreError
 
 # it finds the documents large, which it prints where one fails

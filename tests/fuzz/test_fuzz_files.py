@@ -19,7 +19,7 @@ from mutations import assert_one_clean_line, damaged_bytes, damaged_document, fu
 from onnx import ModelProto, TensorProto, helper
 from PIL import Image
 
-from inferometer.agent.artifacts.archives import UnpackLimits, unpack
+from inferometer.agent.artifacts.downloads import UnpackLimits, unpack
 from inferometer.agent.artifacts.onnx_files import check_external_data
 from inferometer.agent.preprocessing.inputs import EncodedImage
 from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor

@@ -10,7 +10,7 @@ from mutations import assert_one_clean_line, damaged_bytes, fuzzed
 
 from inferometer.agent.artifacts import web
 from inferometer.agent.artifacts.web import WebError
-from inferometer.agent.inference.results import BatchResult, InputFailure, Stage, StageTimes
+from inferometer.agent.inference.stages import BatchResult, InputFailure, Stage, StageTimes
 from inferometer.agent.open_inference import codec as v2
 from inferometer.agent.open_inference.codec import DATATYPES, TensorSignature
 from inferometer.agent.open_inference.codec import read_inputs as read_v2_inputs
@@ -26,7 +26,7 @@ from inferometer.agent.protocol.messages import (
     encode_response,
 )
 from inferometer.agent.tasks.predictions import Classifications, RawOutputs
-from inferometer.client.remote.kserve.messages import RequestForm, ServedInput, decode_reply
+from inferometer.client.remote.kserve.server import RequestForm, ServedInput, decode_reply
 from inferometer.manifests.errors import InferometerError
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 from inferometer.protos.inferometer.v1 import predict_pb2

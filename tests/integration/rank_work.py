@@ -15,7 +15,7 @@ from typing import Any
 
 from inferometer.agent.training.trainer import Companion, Rank
 from inferometer.evaluators.jobs.job import JobCallbacks
-from inferometer.evaluators.kinds.training.ranks import held_address, in_ranks, local_ranks, run_ranks
+from inferometer.evaluators.kinds.training.job import held_address, in_ranks, local_ranks, run_ranks
 from inferometer.evaluators.kinds.training.request import RankRequest
 from inferometer.manifests.errors import DatasetError, InferometerError, RankLostError
 

@@ -11,7 +11,7 @@ from inferometer.agent.hardware.conditions import read_counters
 from inferometer.agent.server.native.predict_service import PredictService
 from inferometer.client.remote.native.agent import open_remote_agent
 from inferometer.client.remote.pool import open_agent_pool
-from inferometer.evaluators.conditions.watch import WatchedSystem
+from inferometer.evaluators.conditions.conditions import WatchedSystem
 from inferometer.protos.inferometer.v1 import predict_pb2
 from inferometer.protos.inferometer.v1.predict_pb2_grpc import PredictServiceStub
 

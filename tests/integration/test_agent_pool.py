@@ -13,10 +13,9 @@ from inferometer.agent.hardware.environment import Device
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.preprocessing.inputs import Input, Tensor
 from inferometer.agent.server.server import AgentServer, ServerOptions
-from inferometer.client.remote.batch_queue import BatchQueue
 from inferometer.client.remote.connection import RemoteOptions
 from inferometer.client.remote.native.agent import open_remote_agent
-from inferometer.client.remote.pool import AgentPool, open_agent_pool
+from inferometer.client.remote.pool import AgentPool, BatchQueue, open_agent_pool
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import AgentError, ConfigurationError, InputError, SessionError
 

@@ -14,7 +14,7 @@ from half_agent import Seen, aborting, half_agent, whole_registry
 from inferometer.agent.protocol.agent_info import AgentInfo
 from inferometer.client.api.discovery import KnownAgent, Source, ask_agents
 from inferometer.client.remote.connection import ClientTls
-from inferometer.client.remote.native.registry import ask_status, probe_agent
+from inferometer.client.remote.native.connection import ask_status, probe_agent
 from inferometer.manifests.errors import AgentError, ConfigurationError
 from inferometer.protos.inferometer.v1 import registry_pb2
 

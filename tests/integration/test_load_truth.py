@@ -25,7 +25,7 @@ from inferometer.evaluators.load.local_target import LocalTarget
 from inferometer.evaluators.load.queries import Outcome
 from inferometer.evaluators.load.target import PreparedInputs
 from inferometer.evaluators.statistics import percentile
-from inferometer.evaluators.store.json_text import evaluation_from_json, evaluation_to_json
+from inferometer.evaluators.store.evaluation_store import evaluation_from_json, evaluation_to_json
 from inferometer.manifests.catalog import Catalog
 from tests.contract.store_fixtures import make_evaluation
 

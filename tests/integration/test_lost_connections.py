@@ -17,7 +17,7 @@ from inferometer.agent.server.native.predict_service import DatasetOrder
 from inferometer.client.remote.connection import RemoteOptions
 from inferometer.client.remote.native import agent as native_agent
 from inferometer.client.remote.native.agent import open_remote_agent
-from inferometer.client.remote.native.registry import ask_status, probe_agent
+from inferometer.client.remote.native.connection import ask_status, probe_agent
 from inferometer.manifests.errors import AgentError, DeadlineError
 
 

@@ -13,8 +13,7 @@ import pytest
 from inferometer.agent.inference.registry import BUILTIN, FrameworkEntry, Registry
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.jobs.job import JobCallbacks, Progress
-from inferometer.evaluators.kinds.operators.cases import OperatorRequest, OwnCase
-from inferometer.evaluators.kinds.operators.job import benchmark_operators
+from inferometer.evaluators.kinds.operators.job import FrameworkFacts, benchmark_operators
 from inferometer.evaluators.kinds.operators.measurement import (
     MachinePeak,
     OperatorMeasurement,
@@ -23,7 +22,7 @@ from inferometer.evaluators.kinds.operators.measurement import (
     Stop,
 )
 from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
-from inferometer.evaluators.kinds.operators.processes import FrameworkFacts
+from inferometer.evaluators.kinds.operators.request import OperatorRequest, OwnCase
 from inferometer.manifests.errors import (
     ConfigurationError,
     DeviceError,

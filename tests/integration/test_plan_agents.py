@@ -15,7 +15,7 @@ import pytest
 
 from inferometer.client.cli.main import run
 from inferometer.client.plan import running
-from inferometer.client.remote.native.registry import probe_agent
+from inferometer.client.remote.native.connection import probe_agent
 from inferometer.evaluators.plans.running.driver import RunEvent
 from inferometer.evaluators.plans.running.folder import Ended, RunHistory, read_history
 from tests.cli.conftest import served

@@ -14,8 +14,8 @@ from PIL import Image
 
 from inferometer.agent.hardware.environment import Device, DeviceKind
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.results import Stage
 from inferometer.agent.inference.session import SessionOptions, open_session
+from inferometer.agent.inference.stages import Stage
 from inferometer.agent.preprocessing.inputs import EncodedImage, Input, Pixels, Tensor, Url
 from inferometer.client.remote.address import AgentAddress
 from inferometer.client.remote.connection import RemoteOptions

@@ -20,9 +20,15 @@ from inferometer.agent.server.calls import CallContext, Calls
 from inferometer.agent.server.native.call_tracing import ServerTracing
 from inferometer.agent.server.native.predict_service import PredictService
 from inferometer.agent.server.server import AgentServer, ServerOptions
-from inferometer.agent.tracing.calls import client_call
 from inferometer.agent.tracing.exporting import TraceAddress, TraceExport
-from inferometer.agent.tracing.recorder import SpanRecorder, SpanRole, TraceContext, TraceLevel, TraceScope
+from inferometer.agent.tracing.recorder import (
+    SpanRecorder,
+    SpanRole,
+    TraceContext,
+    TraceLevel,
+    TraceScope,
+    client_call,
+)
 from inferometer.client.remote.native.agent import open_remote_agent
 from inferometer.client.remote.native.calls import RemoteTrace, measure_offset
 from inferometer.manifests.catalog import Catalog

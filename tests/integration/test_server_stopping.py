@@ -16,7 +16,7 @@ from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.preprocessing.inputs import Input, Tensor
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.client.remote.native.agent import open_remote_agent
-from inferometer.client.remote.native.registry import ask_health
+from inferometer.client.remote.native.connection import ask_health
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import AgentError
 

@@ -20,7 +20,7 @@ from inferometer.agent.server.server import AgentServer
 from inferometer.agent.server.tls import ServerTls
 from inferometer.client.remote.connection import ClientTls, RemoteOptions
 from inferometer.client.remote.native.agent import open_remote_agent
-from inferometer.client.remote.native.registry import ask_health
+from inferometer.client.remote.native.connection import ask_health
 from inferometer.manifests.errors import AgentError, ConfigurationError
 
 TIMEOUT_S = 20

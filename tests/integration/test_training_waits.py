@@ -11,8 +11,8 @@ import pytest
 
 from inferometer.agent.hardware.environment import PredictorOptions, Weights
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.results import SystemDescription
 from inferometer.agent.inference.session import select_model
+from inferometer.agent.inference.stages import SystemDescription
 from inferometer.agent.preprocessing.inputs import Payload, Tensor
 from inferometer.agent.training.trainer import Trainer, TrainerOptions, open_trainer
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample

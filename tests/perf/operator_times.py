@@ -13,8 +13,8 @@ import numpy as np
 
 from inferometer.agent.inference.registry import BUILTIN
 from inferometer.agent.operators.operator import OperatorRunner, Preset, RunnerOptions, operators
-from inferometer.evaluators.kinds.operators.cases import draw_inputs
 from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
+from inferometer.evaluators.kinds.operators.request import draw_inputs
 from inferometer.evaluators.kinds.operators.timing import time_operator
 from tests.perf.fresh_process import PROCESSES, in_fresh_process
 from tests.perf.ratios import Row, divided, interleaved

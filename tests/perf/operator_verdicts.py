@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from inferometer.agent.inference.registry import BUILTIN, Registry
 from inferometer.evaluators.comparing.operators import ComparedRow, compare_operators
-from inferometer.evaluators.kinds.operators.cases import OperatorRequest
 from inferometer.evaluators.kinds.operators.job import benchmark_operators
 from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement
 from inferometer.evaluators.kinds.operators.options import OperatorOptions
+from inferometer.evaluators.kinds.operators.request import OperatorRequest
 from inferometer.evaluators.verdict import Verdict
 from tests.perf.ratios import Row
 

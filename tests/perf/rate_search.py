@@ -21,7 +21,7 @@ from types import SimpleNamespace
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.results import BatchResult, StageTimes
+from inferometer.agent.inference.stages import BatchResult, StageTimes
 from inferometer.evaluators.kinds.load.measurement import lag_reason
 from inferometer.evaluators.kinds.load.request import MaxQpsRequest
 from inferometer.evaluators.kinds.load.search import search_max_qps

@@ -13,8 +13,7 @@ from inferometer.agent.hardware.environment import Weights
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import Session, SessionOptions, open_session, select_model
 from inferometer.agent.preprocessing.inputs import Tensor
-from inferometer.evaluators.conditions.conditions import Stability
-from inferometer.evaluators.conditions.watch import Watch
+from inferometer.evaluators.conditions.conditions import Stability, Watch
 from inferometer.evaluators.datasets.base import DatasetIdentity, Sample
 from inferometer.evaluators.kinds.batches.request import BatchOptions
 from inferometer.evaluators.kinds.batches.run import DatasetRun

@@ -21,8 +21,8 @@ from inferometer.agent.hardware.environment import PredictorOptions, Weights
 from inferometer.agent.inference.pipeline import Pipeline
 from inferometer.agent.inference.predictor import Predictor
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.results import Postprocessor
 from inferometer.agent.inference.session import Session, SessionOptions, no_fetch, open_session, select_model
+from inferometer.agent.inference.stages import Postprocessor
 from inferometer.agent.preprocessing.inputs import Tensor, Tensors
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor

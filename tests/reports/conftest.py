@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from inferometer.agent.hardware.environment import CPU, Device, DeviceKind, Environment
-from inferometer.agent.inference.results import InputFailure, Stage, SystemDescription
+from inferometer.agent.inference.stages import InputFailure, Stage, SystemDescription
 from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.evaluators.conditions.conditions import Conditions, HostConditions, Spread, Stability
 from inferometer.evaluators.datasets.base import DatasetIdentity
@@ -18,8 +18,7 @@ from inferometer.evaluators.drawing.charts import PLOTS
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, BatchTimes
 from inferometer.evaluators.kinds.batches.request import BatchOptions
-from inferometer.evaluators.tasks.accuracy import Accuracy
-from inferometer.evaluators.tasks.metric import Score, ScoreInterval, TaskResult
+from inferometer.evaluators.tasks.metric import Accuracy, Score, ScoreInterval, TaskResult
 from inferometer.manifests.loader import parse_manifest
 from inferometer.manifests.schema import ModelManifest
 from tests.evaluations import changed

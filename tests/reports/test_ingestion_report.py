@@ -11,8 +11,7 @@ import pytest
 from inferometer.client.commands.show import lines_of
 from inferometer.evaluators.drawing.charts import find_plot
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.ingestion.kind import ingestion_rows
-from inferometer.evaluators.kinds.ingestion.measurement import IngestionMeasurement
+from inferometer.evaluators.kinds.ingestion.kind import IngestionMeasurement, ingestion_rows
 from inferometer.evaluators.kinds.reports import OverviewReport
 from inferometer.evaluators.reports.base import find_report
 from inferometer.evaluators.reports.writer import Format, write

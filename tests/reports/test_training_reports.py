@@ -21,7 +21,7 @@ from inferometer.evaluators.kinds.training.report import (
     training_rows,
 )
 from inferometer.evaluators.reports.base import find_report
-from inferometer.evaluators.tasks.accuracy import Accuracy
+from inferometer.evaluators.tasks.metric import Accuracy
 from tests.contract.store_fixtures import make_system
 from tests.training_evaluations import make_training
 

@@ -14,7 +14,6 @@ from inferometer.agent.hardware.environment import AGENT_SERVICE, process_resour
 from inferometer.agent.protocol.conversion import TracePart
 from inferometer.agent.protocol.status import LAYERS_KEY, LEVEL_KEY, status_code
 from inferometer.agent.server.calls import CallContext
-from inferometer.agent.tracing.calls import ended
 from inferometer.agent.tracing.exporting import ExportReport, TraceExport
 from inferometer.agent.tracing.recorder import (
     CHUNK_SPANS,
@@ -23,6 +22,7 @@ from inferometer.agent.tracing.recorder import (
     SpanRecorder,
     TraceLevel,
     TraceScope,
+    ended,
 )
 
 _REQUEST = SpanKind("request", TraceLevel.APPLICATION_TRACE)

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.hardware.conditions import GpuReader, read_counters
-from inferometer.agent.inference.results import BatchResult
 from inferometer.agent.inference.session import Session
+from inferometer.agent.inference.stages import BatchResult
 from inferometer.agent.preprocessing.inputs import Input, NamedTensors, Tensor, Tensors
 from inferometer.agent.protocol.conversion import TracePart, conditions_response, open_response, read_inputs
 from inferometer.agent.protocol.messages import PredictCall, decode_request, encode_answer, encode_response

@@ -1,16 +1,25 @@
-"""Finds, lends, loads and unloads models by the names that clients of the protocol use."""
+"""Finds, lends, loads and unloads models by the names that clients of the protocol use.
+
+Also contains the messages about a model: its metadata, its configuration, its statistics, and how a client
+loads it, with the parameters of ``RepositoryModelLoad``.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from typing import Any
 from weakref import WeakKeyDictionary
 
+from inferometer.agent.hardware.environment import CPU, Device, DeviceKind, Weights
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import SessionOptions, select_model
+from inferometer.agent.inference.stages import SystemDescription
 from inferometer.agent.open_inference.codec import (
     TensorSignature,
     canonical_version,
@@ -21,10 +30,12 @@ from inferometer.agent.open_inference.codec import (
     v2_version,
 )
 from inferometer.agent.preprocessing.inputs import blank
-from inferometer.agent.server.v2.model_messages import LoadParameters
+from inferometer.agent.serving.batching import BatchingOptions, QueuePolicy
 from inferometer.agent.serving.loaded_models import Lease
+from inferometer.agent.serving.observers import Totals
 from inferometer.agent.serving.served_model import ServedModel
 from inferometer.agent.serving.served_models import (
+    SERVE_ALL,
     ModelKey,
     ModelState,
     ServedModels,
@@ -34,15 +45,290 @@ from inferometer.agent.serving.served_models import (
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import (
     ArtifactError,
+    ConfigurationError,
     FrameworkUnavailableError,
     NotFoundError,
     PredictionError,
     UnknownModelError,
     one_line,
+    suggestion,
 )
-from inferometer.manifests.inputs import DYNAMIC_AXIS
+from inferometer.manifests.inputs import DYNAMIC_AXIS, ImageParameters, Layout
 from inferometer.manifests.schema import ModelManifest
 from inferometer.manifests.versions import exactly
+from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
+from inferometer.protos.inference.v2 import model_config_pb2 as config_pb
+
+_FORMATS: Mapping[Layout | None, config_pb.ModelInput.Format.ValueType] = {
+    None: config_pb.ModelInput.FORMAT_NONE,
+    Layout.CHW: config_pb.ModelInput.FORMAT_NCHW,
+    Layout.HWC: config_pb.ModelInput.FORMAT_NHWC,
+}
+_US_PER_MS = 1000
+_NS_PER_MS = 1_000_000
+_MAX_UINT32 = 2**32 - 1
+
+
+def metadata_message(
+    name: str,
+    versions: Sequence[str],
+    manifest: ModelManifest,
+    inputs: Sequence[TensorSignature],
+    outputs: Sequence[TensorSignature],
+) -> pb.ModelMetadataResponse:
+    """Returns the metadata of a model that the client calls ``name``."""
+    return pb.ModelMetadataResponse(
+        name=name,
+        versions=versions,
+        platform=_platform(manifest),
+        inputs=map(_tensor_metadata, inputs),
+        outputs=map(_tensor_metadata, outputs),
+    )
+
+
+def config_message(
+    name: str,
+    description: SystemDescription,
+    batching: BatchingOptions,
+    max_batch_size: int,
+    inputs: Sequence[TensorSignature],
+    outputs: Sequence[TensorSignature],
+    versions: VersionPolicy = SERVE_ALL,
+) -> config_pb.ModelConfig:
+    """Returns the configuration of a model that the client calls ``name``."""
+    manifest, device = description.manifest, description.device
+    of_images = (each.parameters for each in manifest.inputs)
+    layouts = {each.input_layer: each.layout for each in of_images if isinstance(each, ImageParameters)}
+    group = config_pb.ModelInstanceGroup
+    config = config_pb.ModelConfig(
+        name=name,
+        platform=_platform(manifest),
+        backend=_platform(manifest),
+        version_policy=_version_policy(versions),
+        max_batch_size=max_batch_size,
+        input=[
+            config_pb.ModelInput(
+                name=each.name,
+                data_type=each.datatype.config_type,
+                dims=each.dimensions,
+                format=_FORMATS[layouts.get(each.name)],
+            )
+            for each in inputs
+        ],
+        output=[
+            config_pb.ModelOutput(name=o.name, data_type=o.datatype.config_type, dims=o.dimensions)
+            for o in outputs
+        ],
+        instance_group=[
+            group(
+                name=name,
+                count=1,
+                kind=group.KIND_GPU if device.is_gpu else group.KIND_CPU,
+                gpus=[device.index] if device.is_gpu else [],
+            )
+        ],
+        parameters={
+            key: config_pb.ModelParameter(string_value=value)
+            for key, value in _parameters(description).items()
+        },
+    )
+    if batching.max_batch_size > 1 or batching.has_policies:
+        config.dynamic_batching.CopyFrom(_dynamic_batching(batching))
+    return config
+
+
+def _dynamic_batching(batching: BatchingOptions) -> config_pb.ModelDynamicBatching:
+    def message(policy: QueuePolicy) -> config_pb.ModelQueuePolicy:
+        return config_pb.ModelQueuePolicy(
+            timeout_action=config_pb.ModelQueuePolicy.TimeoutAction.Value(policy.timeout_action.value),
+            default_timeout_microseconds=policy.default_timeout_microseconds,
+            allow_timeout_override=policy.allow_timeout_override,
+            max_queue_size=min(policy.max_queue_size or batching.max_queue, _MAX_UINT32),
+        )
+
+    return config_pb.ModelDynamicBatching(
+        preferred_batch_size=batching.preferred_batch_sizes,
+        max_queue_delay_microseconds=round(batching.max_queue_delay_ms * _US_PER_MS),
+        preserve_ordering=batching.priority_levels <= 1,
+        priority_levels=batching.priority_levels,
+        default_priority_level=batching.default_priority_level,
+        default_queue_policy=message(batching.default_queue_policy),
+        priority_queue_policy={level: message(each) for level, each in batching.priority_queue_policy},
+    )
+
+
+def statistics_message(name: str, version: str, totals: Totals | None) -> pb.ModelStatistics:
+    """Returns the statistics of a model; ``totals`` is None if it is not loaded.
+
+    ``compute_input`` is the time of assembling batches, ``compute_output`` that of splitting them.
+    """
+    totals = totals or Totals()
+    requests, compute_ns = totals.requests, totals.assemble_ns + totals.predict_ns + totals.split_ns
+    return pb.ModelStatistics(
+        name=name,
+        version=version,
+        last_inference=totals.last_unix_ns // _NS_PER_MS,
+        inference_count=totals.inputs,
+        execution_count=totals.batches,
+        inference_stats=pb.InferStatistics(
+            success=_duration(requests, totals.queue_ns + compute_ns),
+            fail=_duration(totals.failures, totals.failures_ns),
+            queue=_duration(requests, totals.queue_ns),
+            compute_input=_duration(requests, totals.assemble_ns),
+            compute_infer=_duration(requests, totals.predict_ns),
+            compute_output=_duration(requests, totals.split_ns),
+        ),
+        batch_stats=[
+            pb.InferBatchStatistics(
+                batch_size=size,
+                compute_input=_duration(each.batches, each.assemble_ns),
+                compute_infer=_duration(each.batches, each.predict_ns),
+                compute_output=_duration(each.batches, each.split_ns),
+            )
+            for size, each in sorted(totals.by_size.items())
+        ],
+    )
+
+
+def _version_policy(policy: VersionPolicy) -> config_pb.ModelVersionPolicy:
+    """Returns the policy message; it holds specific versions as integers and omits those that are text."""
+    message = config_pb.ModelVersionPolicy
+    match policy.choice:
+        case VersionChoice.LATEST:
+            return message(latest=message.Latest(num_versions=policy.latest))
+        case VersionChoice.SPECIFIC:
+            numbers = [int(v) for v in map(v2_version, policy.specific) if v.isdecimal()]
+            return message(specific=message.Specific(versions=numbers))
+    return message(all=message.All())
+
+
+def _platform(manifest: ModelManifest) -> str:
+    return manifest.framework.name.lower()
+
+
+def _tensor_metadata(tensor: TensorSignature) -> pb.ModelMetadataResponse.TensorMetadata:
+    return pb.ModelMetadataResponse.TensorMetadata(
+        name=tensor.name, datatype=tensor.datatype.name, shape=tensor.shape
+    )
+
+
+def _parameters(description: SystemDescription) -> dict[str, str]:
+    """Returns the properties for which Triton has no field."""
+    found = {
+        "framework": description.manifest.framework.name,
+        "framework_version": description.framework_version,
+        "version": v2_version(description.manifest.version),
+        "manifest_version": description.manifest.version,
+        "weights": description.weights.value,
+    }
+    if description.seed is not None:
+        found["seed"] = str(description.seed)
+    return found
+
+
+def _duration(count: int, ns: int) -> pb.StatisticDuration:
+    return pb.StatisticDuration(count=count, ns=ns)
+
+
+_CONFIG = "config"
+_KNOWN = ("device", "seed", "threads", "version", "weights")
+_DESCRIBING = {"name", "platform", "backend", "parameters"}
+"""The configuration fields that clients may send: ``parameters``, and those without effect."""
+_MAX_SEED = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class LoadParameters:
+    """How to open a model; a ``version`` of None leaves the choice to the agent."""
+
+    options: SessionOptions
+    version: str | None = None
+
+
+def read_load_parameters(
+    parameters: Mapping[str, pb.ModelRepositoryParameter], defaults: SessionOptions
+) -> LoadParameters:
+    """Returns a request's load parameters; ``defaults`` are the options of models that no client has loaded.
+
+    ``weights``, ``seed``, ``threads``, ``device`` and ``version`` are parameters of the request, or
+    ``parameters`` in the JSON of ``config``, the only parameter that tritonclient sends.
+
+    Raises:
+        ConfigurationError: A parameter is unknown or invalid.
+    """
+    found: dict[str, str] = {}
+    for key, parameter in parameters.items():
+        if key.startswith("file:"):
+            raise ConfigurationError("a client cannot send files; the agent's manifests define its models")
+        if key == _CONFIG:
+            found |= _read_config(parameter.string_param)
+        elif key in _KNOWN:
+            found[key] = _text(parameter)
+        else:
+            raise ConfigurationError(
+                f"{titled('unknown parameter', key)}; {suggestion(key, (_CONFIG, *_KNOWN))}"
+            )
+    return _chosen(found, defaults)
+
+
+def _text(parameter: pb.ModelRepositoryParameter) -> str:
+    field = parameter.WhichOneof("parameter_choice")
+    return "" if field in {None, "bytes_param"} else str(getattr(parameter, field))
+
+
+def _read_config(text: str) -> dict[str, str]:
+    """Returns a model configuration's parameters: ``{"parameters": {"weights": {"string_value": …}}}``."""
+    try:
+        config = json.loads(text)
+        if not isinstance(config, dict):
+            raise ValueError("no object")
+        if refused := set(config) - _DESCRIBING:
+            raise ConfigurationError(
+                f"{titled('config has', min(refused))}, which a client cannot change here; "
+                f"allowed: {', '.join(sorted(_DESCRIBING))}"
+            )
+        values: Mapping[str, Any] = config.get("parameters", {})
+        found = {str(key): str(value["string_value"]) for key, value in values.items()}
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise ConfigurationError(
+            'config: is not a model configuration in JSON; an example is {"parameters": {"weights": '
+            '{"string_value": "random"}}}'
+        ) from error
+    for key in found:
+        if key not in _KNOWN:
+            raise ConfigurationError(f"config: {titled('unknown parameter', key)}; {suggestion(key, _KNOWN)}")
+    return found
+
+
+def _chosen(found: Mapping[str, str], defaults: SessionOptions) -> LoadParameters:
+    options = defaults
+    if (weights := found.get("weights")) is not None:
+        if weights not in {kind.value for kind in Weights}:
+            known = ", ".join(kind.value for kind in Weights)
+            raise ConfigurationError(f"weights: {titled('found', weights)}; allowed: {known}")
+        options = replace(options, weights=Weights(weights))
+    if (seed := found.get("seed")) is not None:
+        options = replace(options, seed=_whole("seed", seed, 0, _MAX_SEED))
+    if (threads := found.get("threads")) is not None:
+        options = replace(options, threads=_whole("threads", threads, 1, _MAX_SEED))
+    if (device := found.get("device")) is not None:
+        options = replace(options, device=_device(device))
+    return LoadParameters(options, found.get("version") or None)
+
+
+def _whole(name: str, text: str, least: int, most: int) -> int:
+    if not re.fullmatch(r"\d{1,19}", text) or not least <= int(text) <= most:
+        raise ConfigurationError(f"{name}: {titled('found', text)}; allowed: a whole number from {least} on")
+    return int(text)
+
+
+def _device(text: str) -> Device:
+    if text == "cpu":
+        return CPU
+    if found := re.fullmatch(r"gpu(?::(\d{1,4}))?", text):
+        return Device(DeviceKind.GPU, int(found[1] or 0))
+    raise ConfigurationError(f"device: {titled('found', text)}; allowed: cpu, gpu or gpu:N")
+
 
 FRAMEWORK_MARK = "@"
 """Separates the name of a model from the name of the framework that runs it."""

@@ -12,13 +12,13 @@ from inferometer.agent.artifacts.files import with_labels
 from inferometer.agent.hardware.environment import Weights, unknown_environment, usable_cores
 from inferometer.agent.inference.pipeline import Pipeline
 from inferometer.agent.inference.requirements import require_supported
-from inferometer.agent.inference.results import Postprocessor, SystemDescription
 from inferometer.agent.inference.session import (
     MAX_PREPROCESS_THREADS,
     SessionOptions,
     no_fetch,
     open_preprocessor,
 )
+from inferometer.agent.inference.stages import Postprocessor, SystemDescription
 from inferometer.agent.open_inference.codec import (
     BATCH_SIDE,
     DATATYPES,
@@ -29,10 +29,20 @@ from inferometer.agent.open_inference.codec import (
 from inferometer.agent.preprocessing.inputs import Fetch, blank_batch
 from inferometer.client.remote.address import KServeAddress
 from inferometer.client.remote.connection import RemoteOptions
-from inferometer.client.remote.kserve.messages import Fit, ServedInput
-from inferometer.client.remote.kserve.server import KServeConnection, KServeServer, ServerIdentity
-from inferometer.client.remote.kserve.session import REMOTE, KServePredictor, KServeSession
-from inferometer.client.remote.kserve.shared_memory import SharedMemory, share_memory
+from inferometer.client.remote.kserve.server import (
+    Fit,
+    KServeConnection,
+    KServeServer,
+    ServedInput,
+    ServerIdentity,
+)
+from inferometer.client.remote.kserve.session import (
+    REMOTE,
+    KServePredictor,
+    KServeSession,
+    SharedMemory,
+    share_memory,
+)
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, UnknownModelError, suggestion
 from inferometer.manifests.schema import FrameworkRequirement, ModelManifest

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.hardware.conditions import ConditionCounters
-from inferometer.agent.inference.preparation import round_size
-from inferometer.agent.inference.results import BatchResult, SystemDescription
 from inferometer.agent.inference.session import SessionOptions
+from inferometer.agent.inference.stages import BatchResult, SystemDescription, round_size
 from inferometer.agent.preprocessing.inputs import Input, Tensors
 from inferometer.agent.preprocessing.preprocessor import bytes_ahead
 from inferometer.agent.protocol.conversion import open_request, read_description
@@ -24,9 +23,15 @@ from inferometer.agent.tracing.recorder import SpanKind, TraceScope
 from inferometer.client.remote.address import AgentAddress
 from inferometer.client.remote.call_target import BeginCall, CallFlight, CallTarget, Outcome
 from inferometer.client.remote.connection import RemoteOptions
-from inferometer.client.remote.native.calls import RemoteTrace, call_to, translate_errors
+from inferometer.client.remote.native.calls import (
+    LocalBatch,
+    RemoteTrace,
+    call_to,
+    sendable,
+    sendable_payload,
+    translate_errors,
+)
 from inferometer.client.remote.native.connection import Connection, Flight
-from inferometer.client.remote.native.reading import LocalBatch, sendable, sendable_payload
 from inferometer.evaluators.load.target import LoadInputs, PreparedInputs
 from inferometer.manifests.errors import DeadlineError, SessionError
 from inferometer.protos.inferometer.v1 import predict_pb2

@@ -37,8 +37,7 @@ from inferometer.agent.open_inference.http_codec import (
 from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.protocol.status import AUTHORIZATION_KEY, bearer
 from inferometer.agent.protocol.tensors import array_bytes, read_array
-from inferometer.agent.tracing.calls import http_client_call
-from inferometer.agent.tracing.recorder import SpanKind
+from inferometer.agent.tracing.recorder import SpanKind, http_client_call
 from inferometer.client.remote.address import KServeAddress
 from inferometer.client.remote.connection import (
     CONNECT_TIMEOUT_S,
@@ -47,14 +46,14 @@ from inferometer.client.remote.connection import (
     warn_of_clear_secret,
     with_tls,
 )
-from inferometer.client.remote.kserve.messages import (
+from inferometer.client.remote.kserve.server import (
     TIMES,
     InferForm,
     InferReply,
+    KServeServer,
     TensorPlace,
     datatype_of_output,
 )
-from inferometer.client.remote.kserve.server import KServeServer
 from inferometer.client.remote.rest.responses import HttpFailure, Response, of_response
 from inferometer.client.remote.rest.sockets import Endpoint, Exchanges, Flights, HttpCall
 from inferometer.manifests.errors import AgentError, InputError, PredictionError, SessionError

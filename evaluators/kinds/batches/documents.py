@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.results import InputFailure, Stage
+from inferometer.agent.inference.stages import InputFailure, Stage
 from inferometer.agent.tasks.predictions import Classifications, Predictions
 from inferometer.agent.tasks.registry import PREDICTIONS
 from inferometer.evaluators.documents import (
@@ -37,8 +37,7 @@ from inferometer.evaluators.documents import (
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, BatchTimes, InputPrediction
 from inferometer.evaluators.kinds.batches.request import BatchOptions
-from inferometer.evaluators.tasks.accuracy import Accuracy
-from inferometer.evaluators.tasks.metric import Score, ScoreInterval, TaskResult
+from inferometer.evaluators.tasks.metric import Accuracy, Score, ScoreInterval, TaskResult
 from inferometer.manifests.errors import ConfigurationError
 
 PIECE_BYTES = 1_500_000

@@ -24,7 +24,7 @@ from inferometer.agent.tracing.recorder import (
     TraceScope,
     traced,
 )
-from inferometer.evaluators.conditions.watch import Watch
+from inferometer.evaluators.conditions.conditions import Watch
 from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.evaluation import Evaluation, M, Status, SystemUnderTest, TraceSummary
 from inferometer.evaluators.jobs.job import DatasetChoice, Job, JobCallbacks, JobPart, JobResources, JobStart

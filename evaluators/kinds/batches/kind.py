@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.results import InputFailure
+from inferometer.agent.inference.stages import InputFailure
 from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.evaluators.datasets.folder import CATEGORY as URLS
 from inferometer.evaluators.drawing.charts import Drawing
 from inferometer.evaluators.evaluation import Evaluation, measures
-from inferometer.evaluators.intervals import batches_for_interval
 from inferometer.evaluators.jobs.options import options_of, words
 from inferometer.evaluators.jobs.request import BatchSystemOptions
 from inferometer.evaluators.kinds.batches.documents import BatchDocuments
@@ -43,9 +42,8 @@ from inferometer.evaluators.kinds.kind import (
 )
 from inferometer.evaluators.kinds.reports import TRACED_COLUMNS, LayersReport, heaviest
 from inferometer.evaluators.reports.base import Row
-from inferometer.evaluators.statistics import values_for_percentile
-from inferometer.evaluators.tasks.accuracy import Accuracy
-from inferometer.evaluators.tasks.metric import TaskResult
+from inferometer.evaluators.statistics import batches_for_interval, values_for_percentile
+from inferometer.evaluators.tasks.metric import Accuracy, TaskResult
 from inferometer.evaluators.verdict import FIGURES, TOP1, RunTimes
 from inferometer.manifests.errors import ConfigurationError
 

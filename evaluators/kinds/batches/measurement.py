@@ -13,20 +13,20 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.results import InputFailure
+from inferometer.agent.inference.stages import InputFailure
 from inferometer.agent.tasks.predictions import Classifications, Predictions
-from inferometer.evaluators.intervals import (
+from inferometer.evaluators.kinds.batches.request import BatchOptions
+from inferometer.evaluators.statistics import (
     AUTOCORRELATION_TIMES,
     Interval,
     TimeFigures,
     batches_for_interval,
     figures_of,
+    percentile,
     serial_percentile_interval,
+    trimmed_mean,
 )
-from inferometer.evaluators.kinds.batches.request import BatchOptions
-from inferometer.evaluators.statistics import percentile, trimmed_mean
-from inferometer.evaluators.tasks.accuracy import Accuracy
-from inferometer.evaluators.tasks.metric import TaskResult
+from inferometer.evaluators.tasks.metric import Accuracy, TaskResult
 
 _NS_PER_S = 1_000_000_000
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from inferometer.agent.hardware.environment import Weights
-from inferometer.agent.inference.results import (
+from inferometer.agent.inference.stages import (
     LOCAL_AGENT,
     BatchResult,
     InputFailure,
@@ -33,9 +33,8 @@ from inferometer.evaluators.kinds.batches.measurement import (
     LengthPlan,
 )
 from inferometer.evaluators.kinds.batches.request import BatchOptions
-from inferometer.evaluators.tasks.accuracy import Accuracy, predicted_samples
 from inferometer.evaluators.tasks.classification import ClassificationMetric
-from inferometer.evaluators.tasks.metric import METRICS, TaskMetric
+from inferometer.evaluators.tasks.metric import METRICS, Accuracy, TaskMetric, predicted_samples
 from inferometer.manifests.errors import DatasetError, EvaluationFailed, EvaluationInterrupted
 
 MEASURE = "measure"

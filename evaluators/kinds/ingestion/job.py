@@ -12,18 +12,17 @@ from functools import partial
 
 import numpy as np
 
-from inferometer.agent.inference.results import InputFailure, SystemDescription
 from inferometer.agent.inference.session import describe_unloaded
-from inferometer.evaluators.conditions.watch import Watch
+from inferometer.agent.inference.stages import InputFailure, SystemDescription
+from inferometer.evaluators.conditions.conditions import Watch
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
 from inferometer.evaluators.jobs import options as ranges
 from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources, JobStart, Progress
 from inferometer.evaluators.jobs.linked_process import in_turn
-from inferometer.evaluators.kinds.ingestion.measurement import IngestionMeasurement, LoadTimes
+from inferometer.evaluators.kinds.ingestion.kind import IngestionMeasurement, LoadTimes
 from inferometer.evaluators.kinds.ingestion.request import FRAMEWORK, KEPT, IngestionLength, IngestionRequest
-from inferometer.evaluators.loading.framework_readers import open_framework_reader
-from inferometer.evaluators.loading.loader import DatasetLoader, LoadedBatch, Loader
+from inferometer.evaluators.loading.loader import DatasetLoader, LoadedBatch, Loader, open_framework_reader
 from inferometer.evaluators.loading.options import DataOptions
 from inferometer.evaluators.loading.page_cache import CachedShare, before_reading
 from inferometer.manifests.errors import DatasetError, EvaluationFailed, EvaluationInterrupted

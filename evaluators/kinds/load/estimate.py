@@ -23,7 +23,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.evaluators.intervals import t_quantile_95
 from inferometer.evaluators.kinds.load.measurement import NEAR, Method, from_sending, judged_queries
 from inferometer.evaluators.kinds.load.single_server import (
     ServedQueries,
@@ -33,6 +32,7 @@ from inferometer.evaluators.kinds.load.single_server import (
 )
 from inferometer.evaluators.load.arrivals import ArrivalProcess
 from inferometer.evaluators.load.queries import LoadRun, Outcome
+from inferometer.evaluators.statistics import t_quantile_95
 
 _MOST_SLICES = 8
 _SLICE_BOUNDS = 10

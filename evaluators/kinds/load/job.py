@@ -14,7 +14,7 @@ from inferometer.agent.hardware.environment import DeviceKind
 from inferometer.agent.inference.session import open_preprocessor
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.tracing.recorder import TraceLevel, TraceScope
-from inferometer.evaluators.conditions.watch import Watch
+from inferometer.evaluators.conditions.conditions import Watch
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, SystemUnderTest, utc_now
 from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobPart, JobResources, JobStart, Notify
@@ -47,7 +47,7 @@ from inferometer.evaluators.load.target import (
     synthetic_tensors,
 )
 from inferometer.evaluators.load.validity import lag_in_percentiles
-from inferometer.evaluators.reports.output_file import OutputFile
+from inferometer.evaluators.reports.writer import OutputFile
 from inferometer.manifests.errors import ArtifactError, ConfigurationError, EvaluationInterrupted
 from inferometer.manifests.schema import ModelManifest
 

@@ -15,9 +15,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from inferometer.evaluators.intervals import PercentileInterval, percentile_intervals
 from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries, bound_ns_of
 from inferometer.evaluators.load.validity import lag_text
+from inferometer.evaluators.statistics import PercentileInterval, percentile_intervals
 
 
 class Scenario(str, Enum):

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.intervals import PercentileInterval
 from inferometer.evaluators.kinds.load.measurement import (
     LoadMeasurement,
     LoadOptions,
@@ -35,7 +34,7 @@ from inferometer.evaluators.reports.base import (
     describe_verdict,
     in_ms,
 )
-from inferometer.evaluators.statistics import percentile
+from inferometer.evaluators.statistics import PercentileInterval, percentile
 
 _PERCENTILES = {50.0: "p50", 90.0: "p90", 95.0: "p95", 99.0: "p99", 99.9: "p99_9"}
 _SPREADS = {**dict.fromkeys(("service", "queue", "batch", "predict"), ("p50", "p99")), "lag": ("p99",)}

@@ -22,10 +22,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.evaluators.intervals import t_quantile_95
 from inferometer.evaluators.load.arrivals import ArrivalProcess
 from inferometer.evaluators.load.queries import Outcome, Queries
-from inferometer.evaluators.statistics import random_state
+from inferometer.evaluators.statistics import random_state, t_quantile_95
 
 SIMULATED_QUERIES = 400_000
 GROUPS = 10

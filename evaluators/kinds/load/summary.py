@@ -14,7 +14,6 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.evaluators.intervals import PERCENTS, PercentileInterval, percentile_intervals
 from inferometer.evaluators.kinds.load.measurement import (
     LoadMeasurement,
     Method,
@@ -26,7 +25,13 @@ from inferometer.evaluators.kinds.load.measurement import (
     rate_text,
 )
 from inferometer.evaluators.load.queries import Outcome, Queries
-from inferometer.evaluators.statistics import NEVER_NS, percentile
+from inferometer.evaluators.statistics import (
+    NEVER_NS,
+    PERCENTS,
+    PercentileInterval,
+    percentile,
+    percentile_intervals,
+)
 
 _NS_PER_S = 1_000_000_000
 

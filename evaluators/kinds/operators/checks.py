@@ -18,9 +18,9 @@ from inferometer.agent.operators.operator import (
     cotangents,
     element_type,
 )
-from inferometer.evaluators.kinds.operators.cases import draw_inputs
 from inferometer.evaluators.kinds.operators.measurement import Correctness
 from inferometer.evaluators.kinds.operators.options import Mode
+from inferometer.evaluators.kinds.operators.request import draw_inputs
 
 REFERENCE, FINITE_DIFFERENCES, PROPERTIES = "reference", "finite differences", "properties"
 SMALLER, ON_ROWS = ", on smaller inputs", ", on random rows"

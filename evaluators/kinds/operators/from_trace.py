@@ -10,10 +10,10 @@ from inferometer.agent.operators.operator import ParameterValue, Shape, operator
 from inferometer.agent.tracing.recorder import SpanChunk, TraceLevel
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
-from inferometer.evaluators.kinds.operators.cases import OperatorRequest, OwnCase
 from inferometer.evaluators.kinds.operators.measurement import OperatorRow
 from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
 from inferometer.evaluators.kinds.operators.report import OperatorSummary
+from inferometer.evaluators.kinds.operators.request import OperatorRequest, OwnCase
 from inferometer.evaluators.kinds.operators.traced import mxnet, onnxruntime, pytorch
 from inferometer.evaluators.kinds.operators.traced.layer_case import NoRowError, Reader
 from inferometer.evaluators.statistics import percentile

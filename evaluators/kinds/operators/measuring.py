@@ -31,7 +31,6 @@ from inferometer.agent.operators.operator import (
     element_type,
     operators,
 )
-from inferometer.evaluators.kinds.operators.cases import draw_inputs
 from inferometer.evaluators.kinds.operators.checks import (
     Computed,
     LaterRuns,
@@ -43,6 +42,7 @@ from inferometer.evaluators.kinds.operators.checks import (
 from inferometer.evaluators.kinds.operators.measurement import OperatorRow, RowStatus
 from inferometer.evaluators.kinds.operators.options import Cache, Mode, OperatorOptions
 from inferometer.evaluators.kinds.operators.peak import copies_beyond, last_level_cache_bytes, sweep
+from inferometer.evaluators.kinds.operators.request import draw_inputs
 from inferometer.evaluators.kinds.operators.timing import time_operator
 from inferometer.manifests.errors import InferometerError, one_line
 

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from inferometer.agent.operators.operator import ParameterValue, Shape, parameter_text
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.intervals import Interval, batches_for_interval, serial_percentile_interval
 from inferometer.evaluators.kinds.operators.measurement import (
     MachinePeak,
     OperatorMeasurement,
@@ -25,7 +24,7 @@ from inferometer.evaluators.kinds.operators.measurement import (
 )
 from inferometer.evaluators.kinds.operators.opperf import OPPERF_FORMATS
 from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
-from inferometer.evaluators.kinds.summary import interval_over
+from inferometer.evaluators.kinds.reports import interval_over
 from inferometer.evaluators.reports.base import (
     EVALUATION_COLUMNS,
     NS_PER_US,
@@ -38,7 +37,13 @@ from inferometer.evaluators.reports.base import (
     in_ms,
     in_us,
 )
-from inferometer.evaluators.statistics import carried_percentile, percentile
+from inferometer.evaluators.statistics import (
+    Interval,
+    batches_for_interval,
+    carried_percentile,
+    percentile,
+    serial_percentile_interval,
+)
 
 _NEAR = 3.0
 """The multiple of the floor below which a time is near it: more than a third of it is the harness's."""

@@ -1,28 +1,32 @@
 """The job behind ``bench training``: a model is trained, as one of several ranks or alone, and validated.
 
-Accuracy is computed while the trainer still has the model, by the same rules as in an evaluation.
+Accuracy is computed while the trainer still has the model, by the same rules as in an evaluation. Ranks are
+processes that train one model together, started on this host, or by a launcher on several hosts.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import socket
 import tempfile
 import uuid
-from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from inferometer.agent.artifacts.files import with_labels
 from inferometer.agent.hardware.environment import Device, Precision, PredictorOptions, Weights
-from inferometer.agent.inference.results import InputFailure, SystemDescription
+from inferometer.agent.inference.stages import InputFailure, SystemDescription
 from inferometer.agent.tracing.recorder import SpanKind, TraceLevel, TraceScope, traced
-from inferometer.agent.training.rank_environment import rank_gpu, rank_threads
+from inferometer.agent.training.rank_environment import LOOPBACK, rank_gpu, rank_threads, require_host
 from inferometer.agent.training.trainer import (
+    CompanionsOf,
     Rank,
     Trainer,
     TrainerOptions,
@@ -30,15 +34,14 @@ from inferometer.agent.training.trainer import (
     find_companions,
     open_trainer,
 )
-from inferometer.evaluators.conditions.watch import Watch
+from inferometer.evaluators.conditions.conditions import Watch
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.jobs import options as ranges
 from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources, JobStart
-from inferometer.evaluators.jobs.linked_process import in_turn
+from inferometer.evaluators.jobs.linked_process import LinkedTask, in_processes, in_turn
 from inferometer.evaluators.kinds.batches.job import EvaluationTrace
 from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement
-from inferometer.evaluators.kinds.training.ranks import run_ranks
 from inferometer.evaluators.kinds.training.request import SYNTHETIC, RankRequest, TrainingRequest
 from inferometer.evaluators.kinds.training.training_run import TrainingRun
 from inferometer.evaluators.loading.loader import (
@@ -49,9 +52,110 @@ from inferometer.evaluators.loading.loader import (
     SyntheticLoader,
 )
 from inferometer.evaluators.loading.page_cache import CachedShare, before_reading
-from inferometer.evaluators.tasks.accuracy import Accuracy, class_indices
-from inferometer.manifests.errors import ConfigurationError, DatasetError, OutputError, explained
+from inferometer.evaluators.tasks.metric import Accuracy, class_indices
+from inferometer.manifests.errors import (
+    ConfigurationError,
+    DatasetError,
+    OutputError,
+    TrainingError,
+    explained,
+)
 from inferometer.manifests.schema import Loss, ModelManifest
+
+RankWork: TypeAlias = Callable[[Rank, JobCallbacks], Iterable[Evaluation[TrainingMeasurement]]]
+"""A function that trains as one rank. It must be picklable: a module-level function with bound arguments.
+
+The ranks work in step: each checks for a stop request once per step.
+"""
+
+
+def run_ranks(
+    work: RankWork,
+    request: RankRequest,
+    callbacks: JobCallbacks,
+    environ: Mapping[str, str],
+    companions: CompanionsOf | None = None,
+) -> Generator[Evaluation[TrainingMeasurement], None, None]:
+    """Runs ``work`` as this process's rank, as all ranks on this host, or as a single process.
+
+    A rank with companions runs in a fresh process, even if it is the only rank. Only rank 0 yields
+    evaluations; for a launcher's rank other than 0, only warnings are passed on.
+
+    Raises:
+        ConfigurationError: The host at which the ranks meet has no address.
+        TrainingError: A rank or a companion was killed or ended early.
+        InferometerError: Raised by ``work``.
+    """
+    rank, count = request.of_this_process(environ), request.num_ranks or 1
+    if rank is not None:
+        if rank.number:
+            callbacks = replace(callbacks, on_start=lambda _: None, on_progress=lambda _: None)
+        require_host(rank.address)
+        launcher = os.getppid() if request.rank is None and os.getppid() > 1 else os.getpid()
+        rank = replace(rank, servers=request.num_servers or rank.servers, launcher=launcher)
+        if request.rank is None and "DMLC_ROLE" in environ:  # the tracker has started them
+            companions = None
+        alone = companions is None or not companions(rank)
+        found = work(rank, callbacks) if alone else in_ranks(work, [rank], callbacks, companions)
+        yield from (evaluation for evaluation in found if rank.number == 0)
+        return
+    if count == 1 and (companions is None or not companions(Rank())):
+        yield from work(Rank(), callbacks)
+        return
+    with held_address() as address:
+        ranks = [replace(each, servers=request.num_servers or 1) for each in local_ranks(count, address)]
+        yield from in_ranks(work, ranks, callbacks, companions)
+
+
+def in_ranks(
+    work: RankWork, ranks: Sequence[Rank], callbacks: JobCallbacks, companions: CompanionsOf | None = None
+) -> Generator[Evaluation[TrainingMeasurement], None, None]:
+    """Runs ``work`` as each of the ranks of this host, each in a fresh Python process.
+
+    Progress, warnings and evaluations are those of the first rank. Closing the iterator ends all processes at
+    once, with everything that they have started; so does the end of this process.
+
+    Raises:
+        TrainingError: A rank or a companion was killed or ended early; the message names it.
+        InferometerError: Raised by ``work`` in a rank.
+    """
+    tasks = [
+        LinkedTask(
+            str(rank) if rank.count > 1 else "the only rank", partial(work, rank), tells=rank is ranks[0]
+        )
+        for rank in ranks
+    ]
+    beside: list[LinkedTask[Any]] = [
+        LinkedTask(each.name, partial(_as_companion, each.work), tells=False, stops=False)
+        for rank in ranks
+        for each in (companions(rank) if companions else ())
+    ]
+    return in_processes(tasks, callbacks, TrainingError, beside)
+
+
+def local_ranks(count: int, address: str) -> tuple[Rank, ...]:
+    """Returns the ranks for a run whose processes are all on this host."""
+    launcher = os.getpid()
+    return tuple(Rank(number, count, number, address, count, launcher=launcher) for number in range(count))
+
+
+@contextmanager
+def held_address() -> Iterator[str]:
+    """Yields a free port on the loopback address, reserved until the context ends.
+
+    A bound socket that does not listen keeps the port. A socket that sets SO_REUSEADDR, such as those of
+    PyTorch's store and MXNet's scheduler, can still listen on it.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind((LOOPBACK, 0))
+        yield f"{LOOPBACK}:{held.getsockname()[1]}"
+
+
+def _as_companion(work: Callable[[], None], _: JobCallbacks) -> tuple[()]:
+    work()
+    return ()
+
 
 EPOCH_BATCHES = 100
 """The number of batches in an epoch of synthetic data, if ``num_batches`` does not determine it."""

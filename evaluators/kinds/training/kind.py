@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.hardware.environment import DeviceKind, Precision, Weights
-from inferometer.agent.inference.results import InputFailure
+from inferometer.agent.inference.stages import InputFailure
 from inferometer.evaluators.documents import (
     Document,
     Part,

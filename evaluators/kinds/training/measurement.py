@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.results import InputFailure
-from inferometer.evaluators.intervals import Interval, TimeFigures, figures_of, rate_interval
+from inferometer.agent.inference.stages import InputFailure
 from inferometer.evaluators.kinds.training.request import TrainingOptions
 from inferometer.evaluators.loading.options import DataOptions
-from inferometer.evaluators.tasks.accuracy import Accuracy
+from inferometer.evaluators.statistics import Interval, TimeFigures, figures_of, rate_interval
+from inferometer.evaluators.tasks.metric import Accuracy
 
 _NS_PER_S = 1_000_000_000
 

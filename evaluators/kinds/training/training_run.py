@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.results import InputFailure, Stage, SystemDescription
+from inferometer.agent.inference.stages import InputFailure, Stage, SystemDescription
 from inferometer.agent.tracing.recorder import (
     AttributeValue,
     PredictWindow,

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.intervals import mean_reach
 from inferometer.evaluators.kinds.registry import every_kind, find_kind
 from inferometer.evaluators.plans.cells import Cell, Run, shown
 from inferometer.evaluators.plans.running.folder import Ended, Result, RunHistory
 from inferometer.evaluators.reports.base import EVALUATION_COLUMNS, Column, Report, Row, Value, find_report
+from inferometer.evaluators.statistics import mean_reach
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 
 if TYPE_CHECKING:

@@ -8,13 +8,7 @@ from typing import Any
 import numpy as np
 
 from inferometer.agent.hardware.environment import CPU, Environment
-from inferometer.agent.inference.results import (
-    BatchResult,
-    InputFailure,
-    Stage,
-    StageTimes,
-    SystemDescription,
-)
+from inferometer.agent.inference.stages import BatchResult, InputFailure, Stage, StageTimes, SystemDescription
 from inferometer.agent.preprocessing.inputs import Input, Tensor
 from inferometer.agent.tasks.predictions import Classifications, RawOutputs
 from inferometer.agent.tracing.recorder import TraceScope

@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferometer.agent.inference.results import BatchResult, InputFailure, Stage, StageTimes
+from inferometer.agent.inference.stages import BatchResult, InputFailure, Stage, StageTimes
 from inferometer.agent.preprocessing.inputs import EncodedImage
 from inferometer.agent.tasks.predictions import Classifications
 from inferometer.evaluators.datasets.base import Sample
-from inferometer.evaluators.tasks.accuracy import Accuracy, ClassIndex, predicted_samples
 from inferometer.evaluators.tasks.classification import ClassificationMetric
-from inferometer.evaluators.tasks.metric import METRICS
+from inferometer.evaluators.tasks.metric import METRICS, Accuracy, ClassIndex, predicted_samples
 from inferometer.manifests.errors import ConfigurationError, DatasetError, PredictionError
 from inferometer.manifests.loader import parse_manifest
 from inferometer.manifests.schema import ModelManifest

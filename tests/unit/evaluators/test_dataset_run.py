@@ -28,7 +28,7 @@ from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.jobs.job import JobCallbacks, Progress
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
 from inferometer.evaluators.kinds.batches.run import DatasetRun
-from inferometer.evaluators.tasks.accuracy import Accuracy
+from inferometer.evaluators.tasks.metric import Accuracy
 from inferometer.manifests.errors import (
     ConfigurationError,
     DatasetError,

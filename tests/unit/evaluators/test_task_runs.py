@@ -11,7 +11,7 @@ import pytest
 from dataset_run_fakes import BATCH_NS, Clock, FakeSystem, Numbered, description, options
 
 from inferometer.agent.hardware.environment import Weights
-from inferometer.agent.inference.results import BatchResult, SystemDescription
+from inferometer.agent.inference.stages import BatchResult, SystemDescription
 from inferometer.agent.preprocessing.inputs import Input
 from inferometer.agent.tasks.predictions import Values
 from inferometer.evaluators.kinds.batches.run import DatasetRun

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any, TypeAlias
 
 from inferometer.agent.operators.operator import Shape
-from inferometer.evaluators.kinds.operators.cases import OwnCase
+from inferometer.evaluators.kinds.operators.request import OwnCase
 from inferometer.evaluators.traces.layers import Layer
 
 

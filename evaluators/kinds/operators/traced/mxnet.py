@@ -7,7 +7,7 @@ from math import prod
 from typing import Any, TypeAlias
 
 from inferometer.agent.operators.operator import Shape
-from inferometer.evaluators.kinds.operators.cases import OwnCase
+from inferometer.evaluators.kinds.operators.request import OwnCase
 from inferometer.evaluators.kinds.operators.traced.layer_case import (
     NoRowError,
     binary,

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferometer.agent.artifacts.archives import UnpackLimits, unpack
+from inferometer.agent.artifacts.downloads import UnpackLimits, unpack
 from inferometer.manifests.errors import ArtifactError
 
 FILES = {"net.json": b"{}", "a/b/net.params": bytes(range(256)) * 100}

@@ -15,7 +15,7 @@ from inferometer.agent.artifacts.files import Artifacts
 from inferometer.agent.hardware.environment import PredictorOptions
 from inferometer.agent.inference.pipeline import Pipeline
 from inferometer.agent.inference.predictor import Predictor
-from inferometer.agent.inference.results import BatchResult, Postprocessor, Stage
+from inferometer.agent.inference.stages import BatchResult, Postprocessor, Stage
 from inferometer.agent.preprocessing.inputs import Input, Payload, Tensor, Tensors
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor, Preprocessor

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from pipeline_fakes import DEADLINE_S, wait_for, wait_until
 
-from inferometer.agent.inference import preparation
-from inferometer.agent.inference.preparation import Gate
+from inferometer.agent.inference import stages
+from inferometer.agent.inference.stages import Gate
 
 
 def at_the_gate() -> set[int]:
@@ -19,7 +19,7 @@ def at_the_gate() -> set[int]:
     waiting = set()
     for ident, frame in sys._current_frames().items():
         caller = frame.f_back
-        if frame.f_code.co_name == "wait" and caller and caller.f_code.co_filename == preparation.__file__:
+        if frame.f_code.co_name == "wait" and caller and caller.f_code.co_filename == stages.__file__:
             waiting.add(ident)
     return waiting
 

@@ -22,7 +22,7 @@ from pipeline_fakes import (
     wait_until,
 )
 
-from inferometer.agent.inference.preparation import BATCHES_AHEAD, INPUTS_AHEAD
+from inferometer.agent.inference.stages import BATCHES_AHEAD, INPUTS_AHEAD
 from inferometer.agent.preprocessing.inputs import Input, Payload, Url
 from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor
 from inferometer.manifests.errors import InputError, SessionError

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from pipeline_fakes import EchoPredictor, answers, failures, inputs, manifest, no_fetch, number, opened
 
-from inferometer.agent.inference.results import Stage
+from inferometer.agent.inference.stages import Stage
 from inferometer.agent.preprocessing.inputs import EncodedImage, Input, Payload, Tensor, Tensors, Url
 from inferometer.agent.tasks.predictions import RawOutputs
 from inferometer.manifests.errors import InputError, PredictionError

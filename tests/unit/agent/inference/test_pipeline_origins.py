@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from pipeline_fakes import EchoPredictor, manifest, number, opened
 
-from inferometer.agent.inference.results import Postprocessor
+from inferometer.agent.inference.stages import Postprocessor
 from inferometer.agent.preprocessing.inputs import EncodedImage, Input, Pixels, Tensors
 from inferometer.agent.tasks.predictions import PredictedInputs, TaskPostprocessor, Values
 

@@ -28,7 +28,7 @@ from pipeline_fakes import (
     wait_until,
 )
 
-from inferometer.agent.inference.results import Postprocessor, Stage, StageTimes
+from inferometer.agent.inference.stages import Postprocessor, Stage, StageTimes
 from inferometer.agent.preprocessing.inputs import EncodedImage, Origin, Payload, Tensors, Url
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.preprocessing.preprocessor import ImagePreprocessor

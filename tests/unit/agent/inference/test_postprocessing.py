@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.results import Postprocessor, whole_batch_outputs
+from inferometer.agent.inference.stages import Postprocessor, whole_batch_outputs
 from inferometer.agent.tasks.predictions import Classifications, RawOutputs
 from inferometer.agent.tasks.vectors import softmax
 from inferometer.manifests.errors import PredictionError

@@ -13,8 +13,8 @@ from pipeline_fakes import DEADLINE_S, EchoPredictor, ManualClock, inputs, manif
 
 from inferometer.agent.hardware.environment import Device, DeviceKind, Precision, usable_cores
 from inferometer.agent.inference.registry import FrameworkEntry, Registry
-from inferometer.agent.inference.results import Stage
 from inferometer.agent.inference.session import MAX_PREPROCESS_THREADS, SessionOptions, open_session
+from inferometer.agent.inference.stages import Stage
 from inferometer.agent.preprocessing.inputs import Input, Tensors, Url
 from inferometer.agent.tasks.predictions import Classifications
 from inferometer.manifests.errors import (

@@ -8,7 +8,7 @@ import torch
 
 from inferometer.agent.frameworks.pytorch.operators.runner import PyTorchOperators
 from inferometer.agent.operators.operator import Category, Preset, cotangents, operators
-from inferometer.evaluators.kinds.operators.cases import draw_inputs
+from inferometer.evaluators.kinds.operators.request import draw_inputs
 from inferometer.manifests.errors import ConfigurationError
 
 ARRANGING = (Category.REARRANGE, Category.JOIN_SPLIT, Category.INDEXING)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from inferometer.agent.operators.operator import Preset, operators
-from inferometer.evaluators.kinds.operators.cases import draw_inputs
+from inferometer.evaluators.kinds.operators.request import draw_inputs
 from inferometer.manifests.errors import ConfigurationError
 
 

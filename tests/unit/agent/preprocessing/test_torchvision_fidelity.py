@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from preprocessing_images import noise, preprocessor
 
-from inferometer.agent.preprocessing.image_decoder import fit_image
-from inferometer.agent.preprocessing.inputs import EncodedImage, Pixels
+from inferometer.agent.preprocessing.inputs import EncodedImage, Pixels, fit_image
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.inputs import CropMethod, ImageParameters
 

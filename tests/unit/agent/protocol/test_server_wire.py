@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferometer.agent.inference.results import BatchResult, InputFailure, Stage, StageTimes
+from inferometer.agent.inference.stages import BatchResult, InputFailure, Stage, StageTimes
 from inferometer.agent.preprocessing.inputs import EncodedImage, Pixels, Tensor, Text, Url
 from inferometer.agent.protocol.conversion import read_inputs
 from inferometer.agent.protocol.messages import (

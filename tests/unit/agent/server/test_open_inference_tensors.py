@@ -15,8 +15,8 @@ from inferometer.agent.open_inference.codec import (
     encode_answer,
     read_inputs,
 )
-from inferometer.agent.server.v2.inference import RequestedOutput, add_outputs
-from inferometer.client.remote.kserve.messages import decode_reply
+from inferometer.agent.server.v2.service import RequestedOutput, add_outputs
+from inferometer.client.remote.kserve.server import decode_reply
 from inferometer.manifests.errors import InputError, PredictionError
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 

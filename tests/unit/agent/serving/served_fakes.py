@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from inferometer.agent.inference.results import Inferred, whole_batch_outputs
+from inferometer.agent.inference.stages import Inferred, whole_batch_outputs
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.served_model import ServedModel
 from inferometer.manifests.errors import PredictionError

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from google.protobuf.message import DecodeError
 
-from inferometer.agent.inference.results import BatchResult, StageTimes
+from inferometer.agent.inference.stages import BatchResult, StageTimes
 from inferometer.agent.protocol.messages import decode_response, encode_response
 from inferometer.agent.tasks.predictions import (
     Classifications,

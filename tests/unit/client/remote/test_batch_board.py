@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferometer.agent.inference.results import BatchResult, StageTimes
+from inferometer.agent.inference.stages import BatchResult, StageTimes
 from inferometer.agent.preprocessing.inputs import EncodedImage, Input
-from inferometer.client.remote.batch_queue import MAX_TRIES, BatchQueue
+from inferometer.client.remote.pool import MAX_TRIES, BatchQueue
 from inferometer.manifests.errors import AgentError
 
 

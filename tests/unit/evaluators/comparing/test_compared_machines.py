@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from inferometer.agent.hardware.environment import Device, DeviceKind, Precision, unknown_environment
-from inferometer.agent.inference.results import SystemDescription
-from inferometer.evaluators.comparing.sides import Side
+from inferometer.agent.inference.stages import SystemDescription
+from inferometer.evaluators.comparing.comparison import Side
 from inferometer.manifests.errors import ConfigurationError
 from tests.contract.store_fixtures import make_evaluation, make_manifest, make_system
 

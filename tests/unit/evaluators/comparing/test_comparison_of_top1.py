@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from inferometer.evaluators.comparing.comparison import compare_top1
-from inferometer.evaluators.tasks.accuracy import Accuracy
+from inferometer.evaluators.tasks.metric import Accuracy
 from inferometer.evaluators.verdict import Verdict
 
 

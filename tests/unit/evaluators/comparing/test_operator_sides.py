@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from inferometer.evaluators.comparing.comparison import Side
 from inferometer.evaluators.comparing.job import Comparison, ComparisonRequest, compare
-from inferometer.evaluators.comparing.sides import Side
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement, OperatorRow, RowStatus
 from inferometer.manifests.errors import ConfigurationError

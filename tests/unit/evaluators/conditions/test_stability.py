@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from inferometer.agent.hardware.conditions import ConditionCounters, ProcessorTimes, read_counters
-from inferometer.evaluators.conditions.conditions import HostConditions, Stability, judged
-from inferometer.evaluators.conditions.watch import Watch
+from inferometer.evaluators.conditions.conditions import HostConditions, Stability, Watch, judged
 from tests.unit.evaluators.dataset_run_fakes import description
 
 QUIET = HostConditions("one", 10.0, 7.0, processors=2, others_share=0.01, steal_share=0.0)

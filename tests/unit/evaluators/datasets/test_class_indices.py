@@ -10,7 +10,7 @@ import pytest
 
 from inferometer.agent.preprocessing.inputs import Pixels
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
-from inferometer.evaluators.tasks.accuracy import class_indices
+from inferometer.evaluators.tasks.metric import class_indices
 from inferometer.manifests.errors import DatasetError
 
 PIXELS = Pixels(np.zeros((1, 1), np.uint8))

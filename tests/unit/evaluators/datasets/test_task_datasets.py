@@ -15,9 +15,9 @@ from PIL import Image
 
 from inferometer.agent.preprocessing.inputs import EncodedImage
 from inferometer.evaluators.conversion.convert import convert
+from inferometer.evaluators.datasets.annotated_images import read_mask, read_target
 from inferometer.evaluators.datasets.base import ClassMap, Dataset, TargetImage, TargetValues
 from inferometer.evaluators.datasets.files import read_image
-from inferometer.evaluators.datasets.masks import read_mask, read_target
 from inferometer.evaluators.datasets.opening import backend_of, open_path
 from inferometer.manifests.errors import ConfigurationError, DatasetError, InputError
 from tests.task_dataset_files import (

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.results import BatchResult, StageTimes
 from inferometer.agent.inference.session import Session, SessionOptions, open_session, select_model
+from inferometer.agent.inference.stages import BatchResult, StageTimes
 from inferometer.agent.preprocessing.inputs import batch_size
 from inferometer.agent.tasks.predictions import RawOutputs
 from inferometer.agent.tracing.recorder import TraceLevel, TraceScope

@@ -10,8 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from load_runs import simulated
 
-from inferometer.evaluators.intervals import percentile_interval, percentile_intervals, t_quantile_95
-from inferometer.evaluators.statistics import NEVER_NS, percentile
+from inferometer.evaluators.statistics import (
+    NEVER_NS,
+    percentile,
+    percentile_interval,
+    percentile_intervals,
+    t_quantile_95,
+)
 
 PERCENT = (50.0, 90.0, 99.0)
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from inferometer.agent.inference.results import BatchResult, InputFailure, Stage, StageTimes
+from inferometer.agent.inference.stages import BatchResult, InputFailure, Stage, StageTimes
 from inferometer.agent.preprocessing.inputs import Tensor
 from inferometer.evaluators.load.local_target import LocalTarget
 from inferometer.evaluators.load.target import PreparedInputs, ReadInputs

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from inferometer.agent.tracing.calls import client_call
 from inferometer.agent.tracing.recorder import (
     SpanKind,
     SpanRecorder,
@@ -13,6 +12,7 @@ from inferometer.agent.tracing.recorder import (
     TraceContext,
     TraceLevel,
     TraceScope,
+    client_call,
 )
 from inferometer.evaluators.load.load_session import LoadTrace, QuerySample
 from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries

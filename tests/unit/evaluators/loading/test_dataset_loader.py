@@ -14,7 +14,7 @@ import psutil
 import pytest
 from PIL import Image
 
-from inferometer.agent.inference.results import InputFailure, Stage
+from inferometer.agent.inference.stages import InputFailure, Stage
 from inferometer.agent.preprocessing.preprocessor import preprocessor_of
 from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.datasets.folder import FolderDataset

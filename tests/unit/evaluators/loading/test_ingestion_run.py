@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inferometer.agent.inference.results import InputFailure, Stage
+from inferometer.agent.inference.stages import InputFailure, Stage
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.jobs.job import JobCallbacks, Progress
 from inferometer.evaluators.kinds.ingestion.job import IngestionRun
-from inferometer.evaluators.kinds.ingestion.measurement import IngestionSummary
+from inferometer.evaluators.kinds.ingestion.kind import IngestionSummary
 from inferometer.evaluators.kinds.ingestion.request import IngestionLength
 from inferometer.evaluators.loading.loader import LoadedBatch, Loader
 from inferometer.evaluators.loading.options import DataOptions

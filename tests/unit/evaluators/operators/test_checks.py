@@ -10,7 +10,6 @@ import pytest
 from numpy.typing import NDArray
 
 from inferometer.agent.operators.operator import Case, Operator, Preset, RunnerOptions, Shape, operators
-from inferometer.evaluators.kinds.operators.cases import draw_inputs
 from inferometer.evaluators.kinds.operators.checks import (
     Check,
     Computed,
@@ -22,6 +21,7 @@ from inferometer.evaluators.kinds.operators.checks import (
     output_difference,
 )
 from inferometer.evaluators.kinds.operators.options import Mode
+from inferometer.evaluators.kinds.operators.request import draw_inputs
 from tests.integration.operator_frameworks import WRONG, Numbers
 
 ADD = operators()["add"]

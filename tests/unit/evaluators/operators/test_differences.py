@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from inferometer.agent.operators.operator import Category, Operator, Preset, TensorSpec, cotangents
-from inferometer.evaluators.kinds.operators.cases import draw_inputs
 from inferometer.evaluators.kinds.operators.checks import gradient_difference, output_difference
+from inferometer.evaluators.kinds.operators.request import draw_inputs
 
 SHAPE = (32, 32)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from inferometer.agent.operators.operator import Case, Category, Operator, TensorSpec, Values, cotangents
-from inferometer.evaluators.kinds.operators.cases import draw_inputs
+from inferometer.evaluators.kinds.operators.request import draw_inputs
 
 FLOAT32 = np.dtype(np.float32)
 

@@ -9,11 +9,16 @@ import pytest
 
 from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.intervals import autocorrelation_time, batches_for_interval, mean_interval
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
 from inferometer.evaluators.kinds.batches.run import DatasetRun
-from inferometer.evaluators.kinds.summary import interval_over, process_groups, processes_of
-from inferometer.evaluators.statistics import carried_percentile, values_for_percentile
+from inferometer.evaluators.kinds.reports import interval_over, process_groups, processes_of
+from inferometer.evaluators.statistics import (
+    autocorrelation_time,
+    batches_for_interval,
+    carried_percentile,
+    mean_interval,
+    values_for_percentile,
+)
 from tests.contract.store_fixtures import make_evaluation
 from tests.known_times import KNOWN
 from tests.unit.evaluators.dataset_run_fakes import FakeSystem, Numbered, options

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.results import BatchResult, StageTimes
+from inferometer.agent.inference.stages import BatchResult, StageTimes
 from inferometer.agent.preprocessing.inputs import Input
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.evaluators.datasets.base import Sample
-from inferometer.evaluators.intervals import Interval, batches_for_interval
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, LatencySummary
 from inferometer.evaluators.kinds.batches.run import DatasetRun
-from inferometer.evaluators.kinds.summary import interval_over
+from inferometer.evaluators.kinds.reports import interval_over
+from inferometer.evaluators.statistics import Interval, batches_for_interval
 from tests.known_times import BASE_MS, KNOWN, PROCESS_SPREAD, KnownTimes
 from tests.unit.evaluators.dataset_run_fakes import Clock, FakeSystem, Numbered, options
 

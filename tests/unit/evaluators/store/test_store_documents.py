@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferometer.agent.hardware.environment import Precision
-from inferometer.agent.inference.results import InputFailure, Stage
+from inferometer.agent.inference.stages import InputFailure, Stage
 from inferometer.agent.tasks.predictions import Classifications
 from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.evaluators.documents import restored, storable
@@ -33,13 +33,13 @@ from inferometer.evaluators.store.documents import (
     from_documents,
     to_documents,
 )
-from inferometer.evaluators.store.json_text import (
+from inferometer.evaluators.store.evaluation_store import (
     evaluation_from_json,
     evaluation_to_json,
     read_spool,
     write_spool,
 )
-from inferometer.evaluators.tasks.accuracy import Accuracy
+from inferometer.evaluators.tasks.metric import Accuracy
 from inferometer.manifests.errors import StoreError
 from tests.contract.store_fixtures import (
     make_batches,

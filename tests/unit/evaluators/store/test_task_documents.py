@@ -17,7 +17,7 @@ from inferometer.evaluators.kinds.batches.documents import (
     predictions_from_documents,
 )
 from inferometer.evaluators.kinds.batches.measurement import InputPrediction
-from inferometer.evaluators.store.json_text import evaluation_from_json, evaluation_to_json
+from inferometer.evaluators.store.evaluation_store import evaluation_from_json, evaluation_to_json
 from inferometer.evaluators.tasks.metric import Score, ScoreInterval, TaskResult
 from inferometer.manifests.errors import StoreError
 from tests.contract.store_fixtures import make_evaluation, make_manifest, make_system

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inferometer.agent.inference.results import InputFailure, Stage
+from inferometer.agent.inference.stages import InputFailure, Stage
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.store.documents import Documents, from_documents, to_documents
-from inferometer.evaluators.store.json_text import read_spool, write_spool
-from inferometer.evaluators.tasks.accuracy import Accuracy
+from inferometer.evaluators.store.evaluation_store import read_spool, write_spool
+from inferometer.evaluators.tasks.metric import Accuracy
 from inferometer.manifests.errors import StoreError
 from tests.contract.store_fixtures import make_system
 from tests.training_evaluations import make_training

@@ -15,8 +15,8 @@ from inferometer.agent.tasks.objects import DetectionPostprocessor
 from inferometer.agent.tasks.predictions import PredictedInputs, Values
 from inferometer.evaluators.datasets.base import Objects, Sample, TargetValues
 from inferometer.evaluators.tasks import average_precision
+from inferometer.evaluators.tasks.images import DetectionMetric
 from inferometer.evaluators.tasks.metric import METRICS, TaskResult
-from inferometer.evaluators.tasks.object_detection import DetectionMetric
 from inferometer.manifests.errors import DatasetError, PredictionError
 
 Box = tuple[float, float, float, float]

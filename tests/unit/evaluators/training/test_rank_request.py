@@ -12,7 +12,7 @@ import pytest
 
 from inferometer.agent.training.trainer import Rank
 from inferometer.evaluators.jobs.job import JobCallbacks, Progress
-from inferometer.evaluators.kinds.training.ranks import held_address, local_ranks, run_ranks
+from inferometer.evaluators.kinds.training.job import held_address, local_ranks, run_ranks
 from inferometer.evaluators.kinds.training.request import RankRequest
 from inferometer.manifests.errors import ConfigurationError
 

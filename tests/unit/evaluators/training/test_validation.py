@@ -13,7 +13,7 @@ from training_fakes import Clock, FakeTrainer, manifest
 from inferometer.agent.preprocessing.inputs import Tensor
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
 from inferometer.evaluators.kinds.training.job import validate
-from inferometer.evaluators.tasks.accuracy import Accuracy
+from inferometer.evaluators.tasks.metric import Accuracy
 from inferometer.manifests.errors import InputError
 
 RIGHT, SECOND, UNLABELLED, DIVERGED, DAMAGED = range(5)

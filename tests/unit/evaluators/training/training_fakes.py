@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from inferometer.agent.artifacts.files import Artifacts
 from inferometer.agent.hardware.environment import CPU, Environment, Weights
-from inferometer.agent.inference.results import InputFailure, Stage, SystemDescription
+from inferometer.agent.inference.stages import InputFailure, Stage, SystemDescription
 from inferometer.agent.training.trainer import (
     Rank,
     StepParts,
