@@ -14,6 +14,7 @@ from inferometer.client.cli.options import score_options
 from inferometer.client.cli.output import (
     FAILED_INPUTS,
     OUTPUT_NAMES,
+    is_plain,
     output_options,
     picture_of,
     printer_of,
@@ -81,7 +82,6 @@ def score(**given: Any) -> int:
     # Imported here because the help does not need it.
     from inferometer.client.api.progress import ProgressBar
     from inferometer.evaluators.kinds.batches.report import CLASS_COLUMNS, class_rows
-    from inferometer.evaluators.reports.writer import Format
     from inferometer.evaluators.scoring.rows import COLUMNS, rows_of
     from inferometer.evaluators.scoring.score import score as scored
 
@@ -92,10 +92,9 @@ def score(**given: Any) -> int:
     with closing(ProgressBar("scoring")) as bar:
         found = scored(request, invocation.catalog, invocation.cache, bar)
     rows = list(rows_of(found.result, len(found.failures), found.dataset.name))
-    chosen = any(printing[name] for name in ("output", "chosen", "order", "no_header"))
     if per_class:
         put(class_rows(found.result))
-    elif printing["format_name"].lower() == Format.TABLE.value and not chosen:
+    elif is_plain(printing):
         _print_summary(found)
     else:
         put(rows)
