@@ -116,18 +116,15 @@ def _request(given: dict[str, Any]) -> ScoreRequest:
     from inferometer.evaluators.datasets.files import read_class_names
     from inferometer.evaluators.scoring.score import ScoreRequest
 
-    labels: tuple[str, ...] = ()
     path: Path | None = given["labels"]
-    if path is not None:
-        read = read_class_names(path)
-        if not read:
-            raise ConfigurationError(f"labels {path}: names no classes; give a file with one per line")
-        labels = read
+    labels = () if path is None else read_class_names(path)
+    if path is not None and not labels:
+        raise ConfigurationError(f"labels {path}: names no classes; give a file with one per line")
     return ScoreRequest(
         task=given["task"],
         predictions=given["predictions"],
         dataset=inputs_of(given).choice(),
-        labels=labels,
+        labels=labels or (),
         per_class=given["per_class"],
         options=scoring_of(given),
         fail_on_error=given["fail_on_error"],
