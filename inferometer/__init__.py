@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         EvaluateArguments,
         LoadArguments,
         MaxQpsArguments,
+        ScoreArguments,
         SharedArguments,
         SweepArguments,
         WorkloadArguments,
@@ -222,6 +223,7 @@ __all__ = [
     "Runs",
     "Sample",
     "Score",
+    "ScoreArguments",
     "ScoreInterval",
     "Scores",
     "ServedAgent",
@@ -308,7 +310,8 @@ _OWNERS = {
     ),
     "client.api.results": "Comparison compare Evaluations evaluations Rows",
     "client.api.arguments": (
-        "EvaluateArguments LoadArguments MaxQpsArguments SharedArguments SweepArguments WorkloadArguments"
+        "EvaluateArguments LoadArguments MaxQpsArguments ScoreArguments SharedArguments SweepArguments "
+        "WorkloadArguments"
     ),
     "client.api.load": "LatencyPercentile RateSearch WorkloadRun max_qps workload",
     "client.api.runs": "Latency Run Runs TopAccuracy Ingestion StepPartTimes Training",

@@ -139,10 +139,13 @@ def _options(path: str, command: click.Command, shared: dict[str, dict[str, str]
             left -= group.items()
             named.append(title)
     context, own = _context(path, command), {name for name, _ in left}
+    tables: dict[str, list[str]] = {}
     for heading, parameters in grouped(command, context).items():
         names = [name for each in parameters if (name := (each.get_help_record(context) or ("",))[0]) in own]
+        tables.setdefault(f"**{heading}**" if len(own) > _FEW else "", []).extend(names)
+    for title, names in tables.items():
         if names:
-            yield f"**{heading}**" if len(own) > _FEW else ""
+            yield title
             yield _table((name, records[name]) for name in names)
     links = [f"[{title}](#{title.lower().replace(' ', '-')})" for title in sorted(named, key=str.lower)]
     if links:

@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from inferometer.evaluators.jobs.options import Option, options_of, plain
-from inferometer.evaluators.jobs.request import BatchSystemOptions, DatasetOptions, SystemOptions
+from inferometer.evaluators.jobs.request import (
+    BatchSystemOptions,
+    DatasetOptions,
+    ScoreOptions,
+    SystemOptions,
+)
 from inferometer.evaluators.kinds.batches.request import BatchOptions, EvaluationRequest, UrlsOptions
 from inferometer.evaluators.kinds.ingestion.request import IngestionRequest
 from inferometer.evaluators.kinds.load.request import LoadRequest, MaxQpsRequest, WorkloadRequest
@@ -99,6 +104,7 @@ CLASSES: Mapping[str, _Arguments] = {
     ),
     "WorkloadArguments": _Arguments("``workload``", "LoadArguments", (WorkloadRequest,)),
     "MaxQpsArguments": _Arguments("``max_qps``", "LoadArguments", (MaxQpsRequest,)),
+    "ScoreArguments": _Arguments("``score``", "TypedDict", (ScoreOptions,)),
     "DeclaredDataArguments": _Arguments(
         "``train`` and ``ingest``", "TypedDict", (TrainingData,), but=("seed",)
     ),

@@ -28,7 +28,7 @@ from inferometer.agent.hardware.environment import Device, usable_processors
 PROC = Path("/proc")
 SYS = Path("/sys")
 _NS_PER_S = 1_000_000_000
-_UNREPORTED = (OSError, ValueError, LookupError, ImportError, AttributeError, pynvml.NVMLError)
+_UNREPORTED = (OSError, ValueError, LookupError, ImportError, pynvml.NVMLError)
 _Read = TypeVar("_Read")
 
 

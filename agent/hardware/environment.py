@@ -241,7 +241,7 @@ class FrameworkDetails:
     Attributes:
         libraries: The versions of the libraries that do its computations, by name: ``CUDA runtime``,
             ``cuDNN``, ``oneDNN``, ``BLAS``.
-        build: The features of its build that affect speed, on one line.
+        build: The features of its build, on one line.
         settings: The settings of this process that affect speed or precision, by name: ``TF32 in
             convolutions``, ``cuDNN autotuning``, ``inter-op threads``.
     """

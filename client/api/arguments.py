@@ -232,6 +232,25 @@ class MaxQpsArguments(LoadArguments, total=False):
     time_budget_s: float
 
 
+class ScoreArguments(TypedDict, total=False):
+    """Further arguments of ``score``.
+
+    They have the defaults of the commands.
+
+    Attributes:
+        score_border: Pixels at each edge of an enhanced image that do not count; by default 0.
+        score_channels: Channels of enhanced images that count: all, or the luma; by default RGB.
+        average_precision: Definition of the AP of objects; by default lvis for a dataset of LVIS, else coco.
+        label_threshold: Lowest probability at which a class is predicted, for the task
+            multilabel_classification; by default 0.5.
+    """
+
+    score_border: int | None
+    score_channels: str | None
+    average_precision: str | None
+    label_threshold: float | None
+
+
 class DeclaredDataArguments(TypedDict, total=False):
     """Further arguments of ``train`` and ``ingest``.
 

@@ -18,6 +18,7 @@ from inferometer.client.api.arguments import (
     DeclaredIngestionArguments,
     DeclaredTrainingArguments,
     EvaluateArguments,
+    ScoreArguments,
     SweepArguments,
 )
 from inferometer.client.api.invocation import Invocation, library_invocation
@@ -27,6 +28,7 @@ from inferometer.client.api.requests import (
     evaluation_request,
     named_model,
     refuse_unknown,
+    scoring_of,
 )
 from inferometer.client.api.results import Rows
 from inferometer.client.api.runner import Door, Runner, Systems, measured, measured_group
@@ -264,13 +266,12 @@ def score(
     task: str,
     dataset_path: _Path | None = None,
     dataset_name: str | None = None,
+    dataset_category: str | None = None,
     data_backend: str | None = None,
     sample_ids: Sequence[str] | None = None,
     labels: Sequence[str] = (),
-    score_border: int = 0,
-    score_channels: str = "RGB",
-    average_precision: str | None = None,
     fail_on_error: bool = False,
+    **more: Unpack[ScoreArguments],
 ) -> Scores:
     """Scores another tool's predictions against a dataset, like ``agent score``; runs no model.
 
@@ -279,24 +280,25 @@ def score(
         task: The task, such as ``detection``; see ``docs/tasks.md``.
         dataset_path: The path of the dataset.
         dataset_name: The dataset's name in its manifest.
+        dataset_category: The dataset's category; None means any.
         data_backend: The format of ``dataset_path``; None detects it.
         sample_ids: The ids of the samples to score; None means all samples of the dataset.
         labels: The class names in the order in which the predictions number them; empty means the dataset's.
-        score_border: The number of pixels at each edge of an enhanced image that are ignored.
-        score_channels: ``RGB``, or ``Y`` for the luma alone.
-        average_precision: The definition of the AP of objects: ``coco``, ``lvis`` or ``voc``; None means
-            LVIS's for a dataset of LVIS, and COCO's otherwise.
         fail_on_error: Whether the first sample that cannot be scored ends the call with an error.
+        more: See ``ScoreArguments``.
 
     Raises:
-        ConfigurationError: A value is invalid, or no dataset is named.
+        ConfigurationError: A value is invalid or for other tasks, or no dataset is named.
         DatasetError: The dataset or the predictions cannot be read, or do not match.
         EvaluationFailed: A sample failed, and ``fail_on_error`` is set.
     """
-    invocation = library_invocation()
+    invocation, given = library_invocation(), dict[str, Any](more)
+    options = scoring_of(given, arguments=True)
+    refuse_unknown("score", given)
     choice = DatasetChoice(
         name=dataset_name,
         path=None if dataset_path is None else Path(dataset_path),
+        category=dataset_category,
         backend=data_backend,
         sample_ids=None if sample_ids is None else tuple(map(str, sample_ids)),
     )
@@ -305,11 +307,7 @@ def score(
         predictions=Path(predictions),
         dataset=choice,
         labels=tuple(labels),
-        parameters={
-            "score_border": score_border,
-            "score_channels": score_channels,
-            "average_precision": average_precision,
-        },
+        options=options,
         fail_on_error=fail_on_error,
     )
     return Scores(score_job(request, invocation.catalog, invocation.cache), Path(predictions).name)

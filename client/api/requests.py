@@ -29,7 +29,12 @@ from inferometer.client.api.discovery import choose_agents
 from inferometer.client.api.invocation import FRAMEWORK, Invocation
 from inferometer.evaluators.jobs.job import DatasetChoice, SystemRequest, default_batch_size, inputs_for
 from inferometer.evaluators.jobs.options import values_of
-from inferometer.evaluators.jobs.request import BatchSystemOptions, DatasetOptions, SystemOptions
+from inferometer.evaluators.jobs.request import (
+    BatchSystemOptions,
+    DatasetOptions,
+    ScoreOptions,
+    SystemOptions,
+)
 from inferometer.evaluators.kinds.batches.request import BatchOptions, EvaluationRequest, UrlsOptions
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import (
@@ -268,6 +273,11 @@ def inputs_of(given: MutableMapping[str, Any], *, arguments: bool = False) -> Da
     if not arguments:
         given["sample_ids"] = _read_ids(given.get("sample_ids"))
     return DatasetOptions(**values_of(DatasetOptions, given, arguments=arguments))
+
+
+def scoring_of(given: MutableMapping[str, Any], *, arguments: bool = False) -> ScoreOptions:
+    """Removes the options that determine how predictions are counted from ``given``; see ``inputs_of``."""
+    return ScoreOptions(**values_of(ScoreOptions, given, arguments=arguments))
 
 
 class EvaluationChoice:

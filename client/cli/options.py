@@ -29,7 +29,7 @@ from inferometer.client.cli.command import (
     tls_options,
 )
 from inferometer.evaluators.jobs.options import Option, options_of, plain
-from inferometer.evaluators.jobs.request import DatasetOptions, SystemOptions, TraceOptions
+from inferometer.evaluators.jobs.request import DatasetOptions, ScoreOptions, SystemOptions, TraceOptions
 
 publication_options = options(
     boolean("--publish", default=True, help="Publish evaluations to the database."),
@@ -111,3 +111,5 @@ tracer_options = request_options(TraceOptions, heading=OUTPUT)
 """Adds ``tracer_address`` and ``trace_url``."""
 dataset_options = request_options(DatasetOptions, but=("dataset_category",), heading=DATA)
 """Adds the dataset options that evaluations and load tests share."""
+score_options = request_options(ScoreOptions, heading="")
+"""Adds the options that determine how a task counts predictions."""

@@ -150,6 +150,12 @@ def as_tables(
     return report.has_tables and plain and format_name.lower() in for_people
 
 
+def is_plain(printing: Mapping[str, Any]) -> bool:
+    """Returns whether the options of the output are those of a whole table on the screen."""
+    chosen = any(printing[name] for name in ("output", "chosen", "order", "no_header"))
+    return printing["format_name"].lower() == Format.TABLE.value and not chosen
+
+
 def print_tables(tables: Sequence[Table], **printing: Any) -> int:
     """Prints tables, with titles if there are several, and returns the total number of rows."""
     count = 0

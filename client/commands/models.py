@@ -292,20 +292,21 @@ def init(
     from inferometer.evaluators.reports.writer import OutputFile
     from inferometer.manifests.loader import manifest_text
 
+    if output is not None and not overwrite:  # before a large model is read
+        OutputFile(output, appendable=False).refuse_existing()
     wanted = Wanted(shape=input_shape, images=True, name=name)
     given = model_of_file(model, current_invocation().registry, wanted)
     files = given.manifest.model
     target = output or model.parent / f"{given.manifest.name}.yml"
+    file = OutputFile(target, appendable=False)
+    if not overwrite:
+        file.refuse_existing()
     named = [each for each in (files.graph_path, files.weights_path) if each is not None]
     checksums = {each: f"sha256:{digest(model.parent / each)}" for each in named}
     text = manifest_text(
         given.manifest, model.parent, target.parent, checksums, given.task, given.fixed_batch
     )
-    file = OutputFile(target, appendable=False)
-    if overwrite:
-        file.replace(text)
-    else:
-        file.create(text)
+    file.write(text, overwrite=overwrite)
     for note in (*given.notes, f"task {given.task[0]['type']}, {given.task[1]}, because {given.task[2]}"):
         click.echo(printable(note), err=True)
     click.echo(f"written     {printable(str(target))}")

@@ -9,18 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from inferometer.client.cli.command import (
-    FILE,
-    INPUT,
-    Command,
-    FiniteFloatRange,
-    boolean,
-    current_invocation,
-    option,
-)
+from inferometer.client.cli.command import FILE, INPUT, Command, boolean, current_invocation, option
+from inferometer.client.cli.options import score_options
 from inferometer.client.cli.output import (
     FAILED_INPUTS,
     OUTPUT_NAMES,
+    is_plain,
     output_options,
     picture_of,
     printer_of,
@@ -34,7 +28,6 @@ if TYPE_CHECKING:
 
 
 _SHOWN_FAILURES = 20
-_PARAMETERS = ("score_border", "score_channels", "average_precision", "label_threshold")
 
 
 @click.command(cls=Command)
@@ -64,31 +57,7 @@ _PARAMETERS = ("score_border", "score_channels", "average_precision", "label_thr
     metavar="FILE",
     help="The classes in the order that the predictions number them, one per line.  [default: the dataset's]",
 )
-@option(
-    "--score_border",
-    type=click.IntRange(0),
-    default=0,
-    metavar="N",
-    help="Pixels at each edge of an enhanced image that do not count.",
-)
-@option(
-    "--score_channels",
-    type=click.Choice(["RGB", "Y"]),
-    default="RGB",
-    help="Channels of enhanced images that count: all, or the luma.",
-)
-@option(
-    "--average_precision",
-    type=click.Choice(["coco", "lvis", "voc"]),
-    help="Definition of the AP of objects.  [default: lvis for a dataset of LVIS, else coco]",
-)
-@option(
-    "--label_threshold",
-    type=FiniteFloatRange(0, 1),
-    default=0.5,
-    metavar="P",
-    help="Lowest probability at which a class is predicted, for the task multilabel.",
-)
+@score_options
 @boolean("--per_class", help="Print a row for each class instead of the scores.")
 @boolean("--fail_on_error", help="Stop at the first sample that cannot be scored.")
 @option(
@@ -113,21 +82,19 @@ def score(**given: Any) -> int:
     # Imported here because the help does not need it.
     from inferometer.client.api.progress import ProgressBar
     from inferometer.evaluators.kinds.batches.report import CLASS_COLUMNS, class_rows
-    from inferometer.evaluators.reports.writer import Format
     from inferometer.evaluators.scoring.score import COLUMNS, rows_of
     from inferometer.evaluators.scoring.score import score as scored
 
-    printing, per_class = {name: given.pop(name) for name in OUTPUT_NAMES}, given.pop("per_class")
+    printing, per_class = {name: given.pop(name) for name in OUTPUT_NAMES}, given["per_class"]
     picture = picture_of(given["plot"], printing)
     put = printer_of(CLASS_COLUMNS if per_class else COLUMNS, **printing)
     request, invocation = _request(given), current_invocation()
     with closing(ProgressBar("scoring")) as bar:
         found = scored(request, invocation.catalog, invocation.cache, bar)
     rows = list(rows_of(found.result, len(found.failures), found.dataset.name))
-    chosen = any(printing[name] for name in ("output", "chosen", "order", "no_header"))
     if per_class:
         put(class_rows(found.result))
-    elif printing["format_name"].lower() == Format.TABLE.value and not chosen:
+    elif is_plain(printing):
         _print_summary(found)
     else:
         put(rows)
@@ -145,23 +112,21 @@ def score(**given: Any) -> int:
 
 
 def _request(given: dict[str, Any]) -> ScoreRequest:
-    from inferometer.client.api.requests import inputs_of
+    from inferometer.client.api.requests import inputs_of, scoring_of
     from inferometer.evaluators.datasets.files import read_class_names
     from inferometer.evaluators.scoring.score import ScoreRequest
 
-    labels: tuple[str, ...] = ()
     path: Path | None = given["labels"]
-    if path is not None:
-        read = read_class_names(path)
-        if not read:
-            raise ConfigurationError(f"labels {path}: names no classes; give a file with one per line")
-        labels = read
+    labels = () if path is None else read_class_names(path)
+    if path is not None and not labels:
+        raise ConfigurationError(f"labels {path}: names no classes; give a file with one per line")
     return ScoreRequest(
         task=given["task"],
         predictions=given["predictions"],
         dataset=inputs_of(given).choice(),
-        labels=labels,
-        parameters={name: given[name] for name in _PARAMETERS},
+        labels=labels or (),
+        per_class=given["per_class"],
+        options=scoring_of(given),
         fail_on_error=given["fail_on_error"],
     )
 

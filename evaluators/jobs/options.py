@@ -154,6 +154,7 @@ class Declared:
         reads: Whether the value names a file that is read.
         made: Converts a string to the value, or raises ConfigurationError; None keeps the string.
         front_default: The default of front ends; ``...`` for the default of the request's field.
+        tasks: The tasks that have the option; empty for all.
     """
 
     help: str
@@ -169,6 +170,7 @@ class Declared:
     reads: bool = False
     made: Callable[[str], Any] | None = None
     front_default: Any = ...
+    tasks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

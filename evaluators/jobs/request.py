@@ -19,9 +19,12 @@ from inferometer.evaluators.jobs.options import (
     OPEN_TIMEOUT_S,
     POSITIVE,
     SEED,
+    Range,
     SharedMemoryUse,
     check_options,
     declared,
+    given_options,
+    options_of,
 )
 from inferometer.manifests.errors import ConfigurationError, printable
 
@@ -277,6 +280,58 @@ class DatasetOptions:
             "sequence_length": self.sequence_length,
         }
         return DatasetChoice(**named | more)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreOptions:
+    """How a task counts predictions: values that replace those of a manifest's ``output.parameters``."""
+
+    score_border: int | None = declared(
+        None,
+        "Pixels at each edge of an enhanced image that do not count.",
+        "N",
+        within=NOT_NEGATIVE,
+        default_text="0",
+        tasks=("image_enhancement",),
+    )
+    score_channels: str | None = declared(
+        None,
+        "Channels of enhanced images that count: all, or the luma.",
+        choices=("RGB", "Y"),
+        default_text="RGB",
+        tasks=("image_enhancement",),
+    )
+    average_precision: str | None = declared(
+        None,
+        "Definition of the AP of objects.",
+        choices=("coco", "lvis", "voc"),
+        default_text="lvis for a dataset of LVIS, else coco",
+        tasks=("object_detection", "instance_segmentation"),
+    )
+    label_threshold: float | None = declared(
+        None,
+        "Lowest probability at which a class is predicted, for the task multilabel_classification.",
+        "P",
+        within=Range(0, 1),
+        default_text="0.5",
+        tasks=("multilabel_classification",),
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def parameters(self, task: str) -> dict[str, Any]:
+        """Returns the fields of ``output.parameters`` that are given.
+
+        Raises:
+            ConfigurationError: One of them is for other tasks.
+        """
+        given = given_options(self)
+        for option in options_of(ScoreOptions):
+            if option.name in given and task not in option.declared.tasks:
+                of_tasks = " and ".join(option.declared.tasks)
+                raise ConfigurationError(f"{option.name} is for {of_tasks}; leave it out for {task}")
+        return given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,9 @@
 """The command lines of DLBS's ``experimenter.py``: their options, and those that a shell script contains.
 
 A script is read, never run. Of the shell, the reader knows words, quotes, escapes, comments, continued
-lines, redirections, assignments of variables, ``$NAME``, ``${NAME}`` and ``$1``. What only a shell can
-compute, such as ``$(date)``, has no value, and a command line that requires it is refused. Branches are
-ignored: the command lines after ``if false`` are read, too.
+lines, redirections, here-documents (which are skipped), assignments of variables, ``$NAME``, ``${NAME}`` and
+``$1``. What only a shell can compute, such as ``$(date)``, has no value, and a command line that requires it
+is refused. Branches are ignored: the command lines after ``if false`` are read, too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _GIVEN = re.compile(r"([^=]+)=(.+)", re.DOTALL)
 _UNKNOWN = re.compile("\0(.*?)\0", re.DOTALL)
 _QUOTED = r"""(?P<double>") | \\(?P<escaped>.) | `(?P<ticked>(?:\\.|[^`\\])*)`
     | \$(?P<name>\w+|\{[^}]{0,99}\}|\()"""
-_PLAIN = r"""(?P<single>'[^']*') | (?P<dropped>(?<![^\s;&|(])(?:\#[^\n]*|[0-9]*[<>]+&?\s*[^\s;&|<>]+))
+_PLAIN = r"""(?P<single>'[^']*') | (?P<here><<-?[^\S\n]*(?P<mark>[A-Za-z_\\'"][^\s;&|<>()]*))
+    | (?P<dropped>(?<![^\s;&|(])(?:\#[^\n]*|[0-9]*[<>]+&?\s*[^\s;&|<>]+))
     | (?P<end>\n|;|\|+|&&|&(?!>))"""
 _IN_QUOTES = re.compile(rf"{_QUOTED} | [^\"\\`$]+ | .", re.DOTALL | re.VERBOSE)
 _PIECE = re.compile(rf"{_QUOTED} | {_PLAIN} | \w+ | .", re.DOTALL | re.VERBOSE)
@@ -160,7 +161,7 @@ def command_lines(
 
 def _commands(script: str, variables: Mapping[str, str]) -> Iterator[tuple[int, str]]:
     """Yields the commands of a script with the number of their first line, for ``shlex`` to split."""
-    text, first, line, place, quoted = "", 1, 1, 0, False
+    text, first, line, place, quoted, marks = "", 1, 1, 0, False, list[str]()
     while found := (_IN_QUOTES if quoted else _PIECE).match(script, place):
         piece, place, kind = found[0], found.end(), found.lastgroup
         if kind == "name":
@@ -170,9 +171,14 @@ def _commands(script: str, variables: Mapping[str, str]) -> Iterator[tuple[int, 
             text += "" if found["ticked"].startswith("#") else f"\0{piece}\0"
         elif kind == "escaped" and (piece == "\\\n" or (quoted and piece[1] in "$`")):
             text += piece[1].strip("\n")
+        elif kind == "here":
+            marks.append(re.escape(re.sub(r"""[\\'"]""", "", found["mark"])))
         elif kind == "end":
             yield first, text
             text = ""
+            while piece == "\n" and marks:  # without its mark, a here-document is the rest of the script
+                document = re.compile(rf"^\t*{marks.pop(0)}$\n?", re.MULTILINE).search(script, place)
+                place = document.end() if document else len(script)
         elif kind != "dropped":
             quoted = quoted != (kind == "double")
             text += piece

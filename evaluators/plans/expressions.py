@@ -172,7 +172,8 @@ def _compiled(tree: ast.AST | None) -> Callable[[], Any]:
             return _called(_operator(kind), (left, right))
         case ast.Compare(left=left, ops=kinds, comparators=others):
             compared = [_operator(kind) for kind in kinds]
-            return _called(functools.partial(_chained, compared), (left, *others))
+            values = [_compiled(each) for each in (left, *others)]
+            return lambda: _chained(compared, (each() for each in values))
         case ast.BoolOp(op=kind, values=several):
             return functools.reduce(
                 functools.partial(_either, isinstance(kind, ast.Or)), map(_compiled, several)
@@ -205,7 +206,8 @@ def _operator(kind: ast.AST) -> Callable[..., Any]:
     return _OPERATORS[type(kind)]
 
 
-def _chained(compared: list[Callable[..., Any]], *values: Any) -> bool:
+def _chained(compared: list[Callable[..., Any]], values: Iterable[Any]) -> bool:
+    """Compares values in turn; as in Python, those after the first comparison that fails are not computed."""
     return all(each(*pair) for each, pair in zip(compared, itertools.pairwise(values), strict=True))
 
 

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from inferometer.agent.artifacts.files import ArtifactCache
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Subset
 from inferometer.evaluators.jobs.job import DatasetChoice, Progress
+from inferometer.evaluators.jobs.request import ScoreOptions
 from inferometer.evaluators.reports.base import Column, Row
 from inferometer.evaluators.scoring import prediction_files
 from inferometer.evaluators.scoring.prediction_files import PredictionFile
@@ -43,6 +44,7 @@ _FILES: Mapping[str, Callable[[Path, Dataset, Sequence[str]], PredictionFile]] =
 }
 TASKS = tuple(_FILES)
 """The tasks whose predictions can be read from files."""
+_WITHOUT_CLASSES = {"image_enhancement", "regression", "question_answering", "embedding"}
 _SHORT = {
     "detection": "object_detection",
     "segmentation": "semantic_segmentation",
@@ -64,7 +66,8 @@ class ScoreRequest:
         dataset: The dataset. All of its samples are scored, or only those in ``sample_ids``.
         labels: The names of the classes in the order of their indices in the predictions; empty means the
             dataset's.
-        parameters: Further values of the manifest's ``output.parameters``, such as ``score_border``.
+        per_class: Whether the figures of each class are wanted.
+        options: How the task counts predictions.
         fail_on_error: Whether the first sample that cannot be scored ends the scoring with an error.
     """
 
@@ -72,7 +75,8 @@ class ScoreRequest:
     predictions: Path
     dataset: DatasetChoice
     labels: tuple[str, ...] = ()
-    parameters: Mapping[str, Any] | None = None
+    per_class: bool = False
+    options: ScoreOptions = ScoreOptions()  # noqa: RUF009 - frozen
     fail_on_error: bool = False
 
 
@@ -117,11 +121,15 @@ def score(
     it counts as a prediction of no objects and so misses those of the truth.
 
     Raises:
-        ConfigurationError: The task does not exist, or a parameter is invalid.
+        ConfigurationError: The task does not exist, or an option is invalid or for other tasks.
         DatasetError: The dataset or the predictions cannot be read, or do not fit each other.
         EvaluationFailed: A sample failed, and the request requires stopping on failures.
     """
     task = task_named(request.task)
+    parameters = request.options.parameters(task)
+    for name in ("labels", "per_class"):
+        if task in _WITHOUT_CLASSES and getattr(request, name):
+            raise ConfigurationError(f"{name} is for tasks with classes; leave it out for {task}")
     if not request.predictions.exists():
         raise DatasetError(f"{request.predictions}: cannot be read: No such file or folder")
     opened = replace(request.dataset, sample_ids=None).open(catalog, cache)
@@ -132,7 +140,7 @@ def score(
         file.check(whole)
         ids = request.dataset.sample_ids
         chosen = whole if ids is None else Subset(whole, ids)
-        metric = METRICS.find(task)(_manifest(task, file.labels, request.parameters or {}))
+        metric = METRICS.find(task)(_manifest(task, file.labels, parameters))
         failures = []
         for failure in _add_all(metric, file, chosen, on_progress):
             if request.fail_on_error:

@@ -14,6 +14,7 @@ import torch
 from onnx import TensorProto
 from PIL import Image
 
+from inferometer.agent.artifacts import downloads
 from inferometer.manifests.loader import load_manifest
 from inferometer.manifests.schema import ModelManifest
 from tests.cli.conftest import Agent, Answer
@@ -293,6 +294,21 @@ def test_a_manifest_is_not_replaced_unless_asked(agent, tmp_path) -> None:
     assert "type: tensor" in (tmp_path / "my net.yml").read_text()
     assert agent("manifest", "check", tmp_path / "my net.yml").code == 0
     assert "does not exist" in agent("manifest", "init", tmp_path / "other.onnx").error
+
+
+@pytest.mark.parametrize("output", ["my net.yml", "other.yml"])
+def test_an_existing_manifest_is_refused_before_the_model_is_hashed(
+    agent, tmp_path, monkeypatch, output
+) -> None:
+    model, hashed = save_onnx(tmp_path / "my net.onnx", ("batch", 7)), []
+    monkeypatch.setattr(downloads, "digest", lambda path: hashed.append(path) or "0" * 64)
+    (tmp_path / output).touch()
+    options = () if output.startswith(model.stem) else ("-o", tmp_path / output)
+
+    answer = agent("manifest", "init", model, *options)
+
+    assert (answer.code, hashed) == (7, [])
+    assert f"{output} exists; overwrite it (--overwrite), or name another file" in answer.error
 
 
 def test_the_check_of_a_manifest_says_what_can_run_code(agent, files, tmp_path) -> None:

@@ -14,7 +14,8 @@ from typing import Any, get_type_hints
 import pytest
 
 import inferometer
-from inferometer.client.commands import predict
+from inferometer.client.cli.output import OUTPUT_NAMES
+from inferometer.client.commands import predict, score
 from inferometer.evaluators.jobs.options import options_of
 from inferometer.evaluators.jobs.request import BatchSystemOptions, DatasetOptions
 
@@ -243,6 +244,14 @@ def test_the_options_of_a_command_are_the_arguments_of_its_function(
     typed = get_type_hints(getattr(inferometer, arguments))
 
     assert {declared.get(name, name) for name in parameters - OF_OUTPUT} == named | set(typed)
+
+
+def test_the_options_of_a_score_are_the_arguments_of_its_function() -> None:
+    parameters = {str(each.name) for each in score.score.params if each.expose_value}
+    named = set(inspect.signature(inferometer.score).parameters) - {"more"}
+
+    aside = {*OUTPUT_NAMES, "plot", "per_class"}
+    assert parameters - aside == named | set(get_type_hints(inferometer.ScoreArguments))
 
 
 def test_a_sweep_has_the_arguments_of_an_evaluation_but_those_that_make_several() -> None:

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from inferometer.client.evaluating import operators as running
+from tests.optional_mxnet import mxnet
 
 OPPERF = os.environ.get("INFEROMETER_OPPERF", "")
 QUICK = ("--framework_name=MXNet", "--threads=1", "-w", "1", "-r", "5")
@@ -106,6 +107,12 @@ def test_a_run_writes_the_keys_of_opperf(agent, tmp_path):
     assert {name: [*found[name][0]] for name in theirs} == theirs
     assert found["argmax"][0]["inputs"] == {"data": [16, 24], "axis": 1}
     assert agent("info", "evaluation", "operators", "-f", "opperf-json").stdout == path.read_text()
+    heading, *lines = agent("info", "evaluation", "operators", "-f", "opperf-md").stdout.splitlines()
+    features = sorted(mxnet.runtime.Features().items())
+    assert heading == "# Runtime Features"
+    assert lines[: len(features) + 1] == [f"0. {name} : {is_there}" for name, is_there in features] + [
+        "# Benchmark Results"
+    ]
 
 
 _MEMORY = "max_storage_mem_alloc_cpu/0"

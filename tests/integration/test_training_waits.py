@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from inferometer.agent.inference.stages import SystemDescription
 from inferometer.agent.preprocessing.inputs import Payload, Tensor
 from inferometer.agent.training.trainer import Trainer, TrainerOptions, open_trainer
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample
+from inferometer.evaluators.jobs.job import JobCallbacks
 from inferometer.evaluators.kinds.training.measurement import Bound, TrainingMeasurement, TrainingSummary
 from inferometer.evaluators.kinds.training.request import TrainingOptions
 from inferometer.evaluators.kinds.training.training_run import TrainingRun
@@ -24,27 +26,43 @@ from inferometer.evaluators.loading.options import DataOptions
 from inferometer.manifests.catalog import Catalog
 
 pytestmark = pytest.mark.real_time
-BATCH_SIZE, STEPS = 8, 20
+BATCH_SIZE, WARM_UP, FEW, MANY = 8, 4, 10, 40
 ADDED_NS = 20_000_000
+DEADLINE_S = 60.0
 
 
 class SlowInputs(Dataset):
-    """Random inputs of DeepMNIST, each of which takes ``delay_ns`` to read."""
+    """Random inputs of DeepMNIST, which take ``delay_ns`` a batch to read, or else none in every other batch.
 
-    def __init__(self, delay_ns: int) -> None:
-        super().__init__(DatasetIdentity("test", "slow inputs", None, None, BATCH_SIZE * STEPS))
-        self._delay_ns = delay_ns
+    Attributes:
+        took_ns: How long the reading of each batch took, which is longer if the machine has other work.
+        begun: The number of inputs whose reading has begun.
+    """
+
+    def __init__(self, delay_ns: int, steps: int, *, every: int = 1) -> None:
+        batches = WARM_UP + steps
+        super().__init__(DatasetIdentity("test", "slow inputs", None, None, BATCH_SIZE * batches))
+        self._delays_ns = [0 if batch % every else delay_ns // BATCH_SIZE for batch in range(batches)]
         self._input = Tensor(np.random.default_rng(0).random(784, np.float32))
+        self.took_ns = np.zeros(batches, np.int64)
+        self.begun = 0
 
     def __iter__(self) -> Iterator[Sample]:
         for number in range(len(self)):
-            yield Sample(str(number), self._read, str(number % 10))
+            yield Sample(str(number), partial(self._read, number), str(number % 10))
 
-    def _read(self) -> Payload:
-        until_ns = time.monotonic_ns() + self._delay_ns
-        while (left_ns := until_ns - time.monotonic_ns()) > 0:
+    def _read(self, number: int) -> Payload:
+        begun_ns, batch = time.perf_counter_ns(), number // BATCH_SIZE
+        self.begun = max(self.begun, number + 1)
+        until_ns = begun_ns + self._delays_ns[batch]
+        while (left_ns := until_ns - time.perf_counter_ns()) > 0:
             time.sleep(left_ns / 2e9 if left_ns > 1_000_000 else 0)  # a device that is slow
+        self.took_ns[batch] += time.perf_counter_ns() - begun_ns
         return self._input
+
+    def has_loaded(self, batch: int) -> bool:
+        """Whether a loader with one worker has loaded a batch: it has begun the next one, if there is one."""
+        return batch + 1 >= len(self.took_ns) or self.begun > (batch + 1) * BATCH_SIZE
 
 
 @pytest.fixture(scope="module", params=["PyTorch", "MXNet"])
@@ -58,11 +76,13 @@ def opened(request: pytest.FixtureRequest) -> Iterator[tuple[Trainer, SystemDesc
 
 
 def trained(
-    opened: tuple[Trainer, SystemDescription], delay_ns: int, prefetch: int = 0
+    opened: tuple[Trainer, SystemDescription],
+    dataset: SlowInputs,
+    prefetch: int = 0,
+    after_step: Callable[[int], None] = lambda _: None,
 ) -> TrainingMeasurement:
-    """Trains on batches whose samples together take ``delay_ns`` to read, one after the other."""
+    """Trains on the batches of a dataset; ``after_step`` gets the number of steps, outside of their times."""
     trainer, description = opened
-    dataset = SlowInputs(delay_ns // BATCH_SIZE)
     options = LoaderOptions(BATCH_SIZE, workers=1 if prefetch else 0, prefetch=prefetch)
     parameters = description.manifest.inputs[0].parameters
     with closing(DatasetLoader(dataset, parameters, options, lambda label: int(label or 0))) as loader:
@@ -71,38 +91,57 @@ def trained(
             description,
             loader,
             dataset.identity,
-            TrainingOptions(batch_size=BATCH_SIZE, num_batches=STEPS, num_warmup_batches=3, parts_every=0),
+            TrainingOptions(
+                batch_size=BATCH_SIZE,
+                num_batches=len(dataset.took_ns) - WARM_UP,
+                num_warmup_batches=WARM_UP,
+                parts_every=0,
+            ),
             DataOptions(backend="test", workers=options.workers, prefetch=prefetch),
+            callbacks=JobCallbacks(on_progress=lambda progress: after_step(progress.done)),
         ).run()
     assert evaluation is not None
     return evaluation.measurement
 
 
-def median_ns(measured: TrainingMeasurement, part: str) -> float:
-    return float(np.median(getattr(measured.times, f"{part}_ns")))
-
-
 def test_what_loading_takes_longer_is_waited_for_and_computing_takes_as_long(
     opened: tuple[Trainer, SystemDescription],
 ) -> None:
-    before, slow, after = (trained(opened, delay_ns) for delay_ns in (0, ADDED_NS, 0))
+    dataset = SlowInputs(ADDED_NS, MANY, every=2)
+    times = trained(opened, dataset).times
 
-    added_ns = median_ns(slow, "wait") - median_ns(before, "wait")
-    assert added_ns == pytest.approx(ADDED_NS, rel=0.1)
-    computed = [median_ns(each, "compute") for each in (before, slow, after)]
-    spread = max(0.05, abs(computed[2] / computed[0] - 1))
-    assert computed[1] == pytest.approx((computed[0] + computed[2]) / 2, rel=spread)
+    wait_ns, compute_ns, whole_ns = (each[0] for each in (times.wait_ns, times.compute_ns, times.whole_ns))
+    slow = np.arange(WARM_UP, WARM_UP + MANY) % 2 == 0
+    beside_ns = wait_ns - dataset.took_ns[WARM_UP:]
+    assert (dataset.took_ns[WARM_UP:][slow] >= ADDED_NS).all()
+    assert (beside_ns >= 0).all()
+    assert np.median(beside_ns[slow]) - np.median(beside_ns[~slow]) < 0.1 * ADDED_NS
+    assert (wait_ns + times.copy_ns[0] + compute_ns <= whole_ns).all()
+    # of neighbours, as the machine may slow down meanwhile; four standard errors of the median of their noise
+    ratios = np.log(compute_ns[slow] / compute_ns[~slow])
+    noise = 1.4826 * np.median(np.abs(ratios - np.median(ratios))) * np.sqrt(np.pi / 2 / len(ratios))
+    assert abs(np.median(ratios)) < max(0.05, 4 * noise)
 
 
 def test_a_loader_that_works_ahead_is_not_waited_for_until_it_is_the_slower_one(
     opened: tuple[Trainer, SystemDescription],
 ) -> None:
-    compute_ns = int(median_ns(trained(opened, 0), "compute"))
+    compute_ns = int(np.median(trained(opened, SlowInputs(0, FEW)).times.compute_ns))
+    ahead, inputs = [], SlowInputs(compute_ns // 3, 2 * FEW)
 
-    faster = trained(opened, compute_ns // 3, prefetch=2)
-    slower = trained(opened, 6 * compute_ns, prefetch=2)  # also where the machine slows down meanwhile
+    def catch_up(steps: int) -> None:
+        """Waits for a loader that other work of the machine has held up, which few steps have to."""
+        ahead.append(inputs.has_loaded(steps))
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not inputs.has_loaded(steps):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.001)
 
-    assert median_ns(faster, "wait") < 0.05 * median_ns(faster, "compute")
+    faster = trained(opened, inputs, prefetch=2, after_step=catch_up)
+    slower = trained(opened, SlowInputs(6 * compute_ns, FEW), prefetch=2)  # also if the machine slows down
+
+    assert np.mean(ahead) > 0.5
+    assert np.median(faster.times.wait_ns) < 0.05 * np.median(faster.times.compute_ns)
     assert TrainingSummary.of(faster).bound is Bound.COMPUTE
-    assert median_ns(slower, "wait") > median_ns(slower, "compute")
+    assert np.median(slower.times.wait_ns) > np.median(slower.times.compute_ns)
     assert TrainingSummary.of(slower).bound is Bound.LOADER

@@ -76,12 +76,16 @@ PYTHON: dict[str, list[dict[str, Any]]] = {
 }
 """What opperf has in memory for the rows below; it prints times of the native profiler with four decimals."""
 EXPECTED = {"native": NATIVE, "python": PYTHON}
+BUILD = "✔ BLAS_OPEN, ✔ OPENMP, ✖ BLAS_MKL, ✖ CUDA, ✖ CUDNN"
+FEATURES = {each.split()[1]: each for each in sorted(BUILD.split(", "), key=lambda each: each.split()[1])}
+"""The features of MXNet, as a predictor tells them, and as opperf has them in memory."""
 
 
 @pytest.fixture
 def evaluated(evaluations: list[Evaluation]) -> dict[str, Evaluation[OperatorMeasurement]]:
     """The rows by profiler, on a second GPU, and not in the order of their names."""
-    system = replace(evaluations[0].system, device=Device(DeviceKind.GPU, 1))
+    environment = replace(evaluations[0].system.environment, build=BUILD)
+    system = replace(evaluations[0].system, device=Device(DeviceKind.GPU, 1), environment=environment)
     first = replace(evaluations[0], system=system)
     add = replace(ADD, api="nd.broadcast_add", form="nd")
     plane = replace(CONV, api="nd.Convolution", form="nd", parameters=KERNEL)
@@ -109,7 +113,8 @@ def of_opperf(profiler: str, ending: str, path: Path) -> None:
     code = (
         "import sys; from ast import literal_eval as read; from benchmark.opperf.utils import common_utils\n"
         "results, path, ending, profiler = read(sys.stdin.read()), *sys.argv[1:]\n"
-        "common_utils.save_to_file(results, path, ending, None, profiler)"
+        f"features = {{'runtime_features': {FEATURES}}}\n"
+        "common_utils.save_to_file(results, path, ending, features, profiler)"
     )
     words = [sys.executable, "-c", code, str(path), ending, profiler]
     environment = {**os.environ, "PYTHONPATH": OPPERF}
@@ -140,9 +145,19 @@ def test_all_variants_are_in_one_list_and_mixed_profilers_in_two_tables(evaluate
         ("argmax", 1),
         ("broadcast_add", 1),
     ]
-    assert text("md", *both) == "\n".join(
-        (GOLDEN / f"opperf_{profiler}.md").read_text(encoding="utf-8") for profiler in EXPECTED
-    )
+    native, python = ((GOLDEN / f"opperf_{each}.md").read_text(encoding="utf-8") for each in EXPECTED)
+    features, table = python.split("# Benchmark")
+    assert native.startswith(features)
+    assert text("md", *both) == f"{native}\n# Benchmark{table}"
+
+
+@pytest.mark.parametrize("build", ["AVX512, oneDNN", BUILD.replace("✖ CUDA", "✔ CUDA")])
+def test_rows_of_several_builds_have_no_list_of_features(evaluated, build):
+    environment = replace(evaluated["python"].system.environment, build=build)
+    other = replace(evaluated["python"], system=replace(evaluated["python"].system, environment=environment))
+
+    assert text("md", evaluated["native"], other).startswith("# Benchmark Results")
+    assert ("# Runtime Features" in text("md", other)) is ("✔" in build)
 
 
 def test_a_parameter_can_be_infinite(evaluations):

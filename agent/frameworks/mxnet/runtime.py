@@ -248,23 +248,12 @@ def copied_to(context: Any, array: NDArray[Any]) -> Any:
     return copy
 
 
-_FEATURES = (
-    "MKLDNN",
-    "OPENMP",
-    "BLAS_OPEN",
-    "BLAS_MKL",
-    "BLAS_ATLAS",
-    "BLAS_APPLE",
-    "CUDA",
-    "CUDNN",
-    "TENSORRT",
-)
-"""MXNet's names for the build features that affect speed."""
-
-
 def framework_details() -> FrameworkDetails:
-    """Returns MXNet's libraries, build and settings; see ``Predictor.details``."""
-    features = [name for name in _FEATURES if mxnet.runtime.Features().is_enabled(name)]
+    """Returns MXNet's libraries, build and settings; see ``Predictor.details``.
+
+    The build lists all features as MXNet does, ``✔ OPENMP, ✖ CUDA``, first those that it has.
+    """
+    features = sorted(map(repr, mxnet.runtime.Features().values()))
     return FrameworkDetails(_libraries(), ", ".join(features), _settings())
 
 

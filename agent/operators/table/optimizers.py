@@ -30,11 +30,13 @@ _COUNTED = 1e-3
 """The tolerance of updates with 1 - βᵗ, in which the rounding of β to float32 in MXNet grows."""
 TENSORS = 4
 """The number of weights in an update of several weights; each has its own gradient."""
+_DECAY = 0.2
+"""The weight decay, which is large enough that the check of one update finds if it is missing."""
 
 _SHAPES = ((32, 32), (1024, 1024), (4096, 4096), (10000, 1), (10000, 100))
 _WEIGHTS = by_preset(*(({"weight": shape}, {}) for shape in _SHAPES))
-_SGD: Parameters = {"lr": 0.01, "wd": 1e-4}
-_ADAM: Parameters = {"lr": 0.001, "wd": 1e-4, "beta1": 0.9, "beta2": 0.999}
+_SGD: Parameters = {"lr": 0.01, "wd": _DECAY}
+_ADAM: Parameters = {"lr": 0.001, "wd": _DECAY, "beta1": 0.9, "beta2": 0.999}
 
 
 def _update(
@@ -165,7 +167,7 @@ _SGD_RULES = {
 _SGD_KINDS = {"": "", "multi_": f"{TENSORS} weights at once: ", "preloaded_multi_": "rates in tensors: "}
 _RATES = tuple(
     TensorSpec(name, (TENSORS,), Values.POSITIVE, differentiable=False, scale=scale, dtype="float32")
-    for name, scale in (("lrs", 0.01), ("wds", 1e-4))
+    for name, scale in (("lrs", 0.01), ("wds", _DECAY))
 )
 _STATE, _MASTER = ("state", Values.ZEROS), ("weight32", Values.NORMAL)
 _MOMENTS = (("mean", Values.NORMAL), ("var", Values.POSITIVE))
@@ -276,7 +278,7 @@ OPERATORS = (
         "weight - lr · g / (√var + ε), where var is the moving mean of g²",
         _rmsprop,
         states=(("var", Values.POSITIVE),),
-        parameters={"lr": 0.001, "wd": 1e-4, "alpha": 0.9},
+        parameters={"lr": 0.001, "wd": _DECAY, "alpha": 0.9},
         flops=11,
     ),
     _update(
@@ -291,7 +293,7 @@ OPERATORS = (
         "follow the regularised leader (McMahan et al., 2013)",
         _ftrl,
         states=(("z", Values.NORMAL), ("n", Values.POSITIVE)),
-        parameters={"lr": 0.1, "wd": 1e-4, "lamda1": 0.01, "beta": 1.0},
+        parameters={"lr": 0.1, "wd": _DECAY, "lamda1": 0.01, "beta": 1.0},
         flops=18,
     ),
     _update("signsgd_update", "(1 - lr · wd) · weight - lr · sign(grad)", _signsgd, flops=4),
@@ -308,7 +310,7 @@ OPERATORS = (
         "follow the moving leader (Zheng and Kwok, 2017)",
         _ftml,
         states=(("d", Values.POSITIVE), ("v", Values.POSITIVE), ("z", Values.NORMAL)),
-        parameters={"lr": 0.01, "wd": 1e-4, "beta1": 0.6, "beta2": 0.999, "t": 100},
+        parameters={"lr": 0.01, "wd": _DECAY, "beta1": 0.6, "beta2": 0.999, "t": 100},
         flops=20,
         rtol=_COUNTED,
     ),
@@ -318,7 +320,7 @@ OPERATORS = (
         "weight + delta, where delta = momentum · delta - lr · g / √(n - mean² + ε) (Graves, 2013)",
         _rmsprop_centered,
         states=(("n", Values.POSITIVE), ("mean", Values.ZEROS), ("delta", Values.UNIT)),
-        parameters={"lr": 0.001, "wd": 1e-4, "alpha": 0.95, "momentum": 0.9, "epsilon": 0.1},
+        parameters={"lr": 0.001, "wd": _DECAY, "alpha": 0.95, "momentum": 0.9, "epsilon": 0.1},
         flops=16,
     ),
     _update(
@@ -326,7 +328,7 @@ OPERATORS = (
         "mean / (√var + ε) + wd · weight with the bias correction of step t (LAMB)",
         _lamb_direction,
         states=_MOMENTS,
-        parameters={"wd": 1e-4, "beta1": 0.9, "beta2": 0.999, "t": 10},
+        parameters={"wd": _DECAY, "beta1": 0.9, "beta2": 0.999, "t": 10},
         flops=16,
         rtol=_COUNTED,
     ),

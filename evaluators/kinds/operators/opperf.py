@@ -8,7 +8,9 @@ A list holds all rows of an operator; in opperf, the last of several variants re
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
 from typing import Any
 
 _KEYS = {
@@ -26,6 +28,8 @@ _HEADINGS = {
     "python": "Operator | Avg Time (ms) | P50 Time (ms) | P90 Time (ms) | P99 Time (ms) | Inputs",
 }
 _DECIMALS = 4  # of what MXNet's profiler prints
+_FEATURE = re.compile(r"([✔✖]) (\w+)")
+"""A feature of MXNet's build, as its description states it."""
 
 
 def _figures(row: Mapping[str, Any]) -> dict[str, float | None]:
@@ -49,18 +53,27 @@ def _json_text(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _markdown_text(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yields a table for each profiler that the rows have, without opperf's list of MXNet's features."""
+    """Yields the features of MXNet's build, and a table for each profiler that the rows have."""
     lines: dict[str, list[str]] = {}
+    builds = set()
     for row in sorted(rows, key=lambda row: str(row["api"])):
+        builds.add(row["build"])
         cells = ["---" if value is None else str(value) for value in _figures(row).values()]
         cells.insert(0 if row["profiler"] == "native" else len(cells), row["inputs"])
         lines.setdefault(row["profiler"], []).append(f"| {' | '.join([row['api'], *cells])} |")
-    parts: list[str] = []
+    parts = _feature_lines(builds.pop()) if len(builds) == 1 else []
     for profiler in sorted(lines) or ["native"]:
         heading = _HEADINGS[profiler]
         rule = "| :---: " * (heading.count("|") + 1)
         parts += ["# Benchmark Results", f"| {heading} |", f"{rule}|", *lines.get(profiler, ())]
     yield "\n".join(parts)
+
+
+def _feature_lines(build: str) -> list[str]:
+    """Returns opperf's list of MXNet's features, each with the number 0; empty for other builds."""
+    found = sorted(_FEATURE.findall(build), key=itemgetter(1))
+    lines = [f"0. {name} : {mark} {name}" for mark, name in found]
+    return ["# Runtime Features", *lines] if lines else []
 
 
 OPPERF_FORMATS = {"opperf-json": _json_text, "opperf-md": _markdown_text, "md": _markdown_text}

@@ -421,6 +421,7 @@ def _opperf_row(
         "profiler": "python" if Mode.BOTH in asked and Mode.BACKWARD not in asked else "native",
         "api": row.api.removeprefix("nd."),
         "storage": f"{device.kind.value}/{device.index}",
+        "build": evaluation.system.environment.build,
         "memory_kb": None if most is None else most / 1000,
         **_percentiles(modes.get(Mode.BOTH) or modes.get(Mode.FORWARD)),
     }

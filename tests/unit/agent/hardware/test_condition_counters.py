@@ -169,3 +169,17 @@ def test_the_cpu_time_of_children_that_belong_to_it_is_its_own() -> None:
     assert used_s > 0.02
     assert together_s - alone_s == pytest.approx(used_s, abs=0.02)
     assert ended_s - alone_s >= used_s - 0.02
+
+
+class Broken(type(Path())):  # type: ignore[misc]  # the class of this system's paths
+    """A path whose files cannot be read because of a mistake in the program."""
+
+    def read_text(self, *_: object, **__: object) -> str:
+        return None.splitlines()  # type: ignore[attr-defined,no-any-return]
+
+
+def test_a_mistake_in_the_program_is_not_taken_for_a_missing_value(proc: Path, sys: Path) -> None:
+    with pytest.raises(AttributeError, match="splitlines"):
+        read_processors(Broken(proc))
+    with pytest.raises(AttributeError, match="splitlines"):
+        read_counters(proc=Broken(proc), sys=sys)

@@ -45,6 +45,20 @@ def test_quick_references_see_the_inputs_of_the_row() -> None:
     assert found.correctness.max_relative <= 1e-6
 
 
+@pytest.mark.parametrize("name", [name for name in operators() if name.endswith(("_update", "_phase1"))])
+def test_an_update_without_its_weight_decay_is_wrong(name: str) -> None:
+    operator = operators()[name]
+    case = operator.cases(Preset.SMALL)[0]
+    inputs = draw_inputs(operator, case, np.dtype(np.float32), 0)
+    without = [np.zeros_like(array) if key == "wds" else array for key, array in inputs.items()]
+    assert operator.reference is not None
+    expected = operator.reference([*inputs.values()], case.parameters)
+    outputs = operator.reference(without, {**case.parameters, "wd": 0.0})
+
+    assert output_difference(operator, case, inputs, expected, "float32").is_right
+    assert not output_difference(operator, case, inputs, outputs, "float32").is_right
+
+
 def slow(name: str) -> Operator:
     return replace(operators()[name], flops=lambda _case, _outputs: 2 * 10**10)
 

@@ -32,6 +32,12 @@ fi
    -E'{"condition": {}}'; } || python "$script" run -Pfirst=1 & wait
 A=1 B="2 3" python "$script" validate -Pexp.rank='"'"${1}"'"' --no_validation; echo python experimenter.py;
 python other.py run | python $script help
+cat <<'END' <<B > /dev/null; python $script build -Pin=2
+it's no quote, and no "
+python $script run -Pno=4
+END
+$(echo B)
+B
 $(command -v python) $script run -E"$extension"
 """
 
@@ -104,9 +110,24 @@ def test_a_script_without_a_command_line_has_none(script: str) -> None:
     assert read(script) == []
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        "cat <<-\\A\n\tdon't\n\tA\npython experimenter.py run -Pa=1",
+        "cat <<< A\npython experimenter.py run -Pa=1\nA",
+        "python experimenter.py run -Pa=1 <<A\npython experimenter.py run -Pb=2\nA 1",
+        "(( x = 1 << 2 ))\npython experimenter.py run -Pa=1",
+    ],
+)
+def test_only_a_here_document_is_no_command(script: str) -> None:
+    [found] = read(script)
+    assert isinstance(found, CommandLine)
+    assert found.parameters == {"a": 1}
+
+
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize(
-    "unit", ["a", "a ", "$a", "${", "$(", '"$a" ', "<", "< ", "#", " #", "`a` ", "\\", "'a'", "1"]
+    "unit", ["a", "a ", "$a", "${", "$(", '"$a" ', "<", "< ", "<<a\n", "#", " #", "`a` ", "\\", "'a'", "1"]
 )
 def test_the_time_to_read_a_script_does_not_grow_with_its_square(unit: str) -> None:
     assert len(read(unit * 30_000)) <= 1

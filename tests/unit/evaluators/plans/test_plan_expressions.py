@@ -24,7 +24,7 @@ EQUAL = [
     *("'m/{}.xml'.format('a')", "'{1}{0}'.format('a', 'b')", "[1, 'a'][1]", "' :a: '.strip(' :')"),
     *("os.path.basename('/a/b.c')", "os.path.splitext('/a/b.c')[0]", "os.path.dirname('/a/b')", "2 * 1.5"),
     *("'m.onnx'.endswith(('.onnx', '.pt'))", "max(1, 2.5) + min(3, 4) + int('7') + float('1e3')", "str(1.5)"),
-    *("()", "('a', 1)", "''", "None", r"'\$PATH'.strip(':')", "0 and 1 / 0", "1 or 1 / 0"),
+    *("0 > 1 > 1 / 0", "()", "('a', 1)", "''", "None", r"'\$PATH'.strip(':')", "0 and 1 / 0", "1 or 1 / 0"),
     *("1 if 2 else 1 / 0", "1 / 0 if 0 else 2", "1 is True", r"re.sub('[ab]', r'\\g<0>.', 'abc')"),
 ]
 

@@ -13,6 +13,7 @@ from PIL import Image
 
 from inferometer.agent.tasks.predictions import encoded
 from inferometer.evaluators.jobs.job import DatasetChoice
+from inferometer.evaluators.jobs.request import ScoreOptions
 from inferometer.evaluators.scoring.score import ScoreRequest, score
 from inferometer.evaluators.tasks.metric import TaskResult
 from inferometer.manifests.catalog import Catalog
@@ -145,6 +146,6 @@ class RandomFiles:
         """The scores of the results, as ``agent score`` computes them."""
         dataset = DatasetChoice(path=self.truth)
         request = ScoreRequest(
-            task=TASKS[kind], predictions=self.results, dataset=dataset, parameters=parameters
+            task=TASKS[kind], predictions=self.results, dataset=dataset, options=ScoreOptions(**parameters)
         )
         return score(request, Catalog(), None).result

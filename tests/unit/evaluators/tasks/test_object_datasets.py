@@ -19,6 +19,7 @@ from inferometer.evaluators.datasets.base import Objects, Polygons, RunLengths, 
 from inferometer.evaluators.datasets.coco import CocoDataset, read_results
 from inferometer.evaluators.datasets.opening import open_path
 from inferometer.evaluators.jobs.job import DatasetChoice
+from inferometer.evaluators.jobs.request import ScoreOptions
 from inferometer.evaluators.scoring.score import ScoreRequest, score
 from inferometer.evaluators.tasks.average_precision import run_lengths_of
 from inferometer.evaluators.tasks.metric import TaskResult
@@ -355,7 +356,7 @@ def test_a_difficult_object_of_voc_is_neither_hit_nor_missed(tmp_path: Path) -> 
 def score_results(path: Path, data: Path, task: str, *ids: str, **parameters: Any) -> TaskResult:
     """Scores a file against a dataset, or some of its images."""
     choice = DatasetChoice(path=data, sample_ids=ids or None)
-    request = ScoreRequest(task=task, predictions=path, dataset=choice, parameters=parameters)
+    request = ScoreRequest(task=task, predictions=path, dataset=choice, options=ScoreOptions(**parameters))
     return score(request, Catalog(), None).result
 
 
