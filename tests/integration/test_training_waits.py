@@ -28,7 +28,7 @@ from inferometer.manifests.catalog import Catalog
 pytestmark = pytest.mark.real_time
 BATCH_SIZE, WARM_UP, FEW, MANY = 8, 4, 10, 40
 ADDED_NS = 20_000_000
-DEADLINE_S = 60.0
+DEADLINE_S = 20.0
 
 
 class SlowInputs(Dataset):
