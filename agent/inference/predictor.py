@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,6 +129,12 @@ class Predictor(Closeable):
         options: The options, such as device and threads.
     """
 
+    instances_by: ClassVar[Literal["threads", "processes"]] = "threads"
+    """What runs several instances of a model at once: threads of this process, or a process for each.
+
+    Threads require that the framework computes outside the interpreter's lock, and that its predictors do not
+    wait for each other.
+    """
     precisions: ClassVar[frozenset[Precision]] = frozenset({Precision.FLOAT32})
     """The precisions to which the class can cast a model in code; if it casts nothing, keep the default."""
     fixed_outputs: Mapping[str, int] = MappingProxyType({})
@@ -249,6 +255,22 @@ class Predictor(Closeable):
                 f"use {known}"
             )
         return None if wanted is Precision.FLOAT32 else wanted
+
+    def another(self) -> Predictor:
+        """Returns a further instance of the model in this process, which is not loaded.
+
+        Raises:
+            ConfigurationError: The model is in memory, where its owner has only one, or several instances
+                require several processes.
+        """
+        if self.instances_by == "processes":
+            raise ConfigurationError(
+                f"{self}: {self.manifest.framework.name} predicts one batch at a time in a process; "
+                "use one instance"
+            )
+        if self.artifacts.in_memory is not None:
+            raise ConfigurationError(f"{self}: is in memory, and so has one instance; save it to a file")
+        return type(self)(self.manifest, self.artifacts, self.options)
 
     def turn(self) -> AbstractContextManager[object]:
         """Returns a context that the caller enters before it times a prediction, and leaves afterwards.

@@ -244,7 +244,8 @@ class ServingOptions:
     @property
     def shares(self) -> bool:
         """Whether clients that open the same model with the same options share one."""
-        return self.batching.max_batch_size > 1 or self.memory_limit_bytes is not None
+        several = self.batching.max_batch_size > 1 or self.batching.instances > 1
+        return several or self.memory_limit_bytes is not None
 
 
 class ModelState(str, Enum):
@@ -347,11 +348,13 @@ class ServedModels(LoadedModels):
                 on_closed=on_closed,
                 predict_timeout_ns=self.options.predict_timeout_ns,
                 observer=self._observer,
+                open_instance=session.open_another,
             )
 
         if self.options.memory_limit_bytes is not None:
             # what the framework itself takes is not the model's
             self._registry.find(manifest.framework.name).load()
         name = f"{manifest.name} {manifest.version}"
-        loading = Loading(name, options.device, file_bytes(manifest, options.weights), load)
+        expected_bytes = self.options.batching.instances * file_bytes(manifest, options.weights)
+        loading = Loading(name, options.device, expected_bytes, load)
         return self.lease(key, loading, keep=keep)

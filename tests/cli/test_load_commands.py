@@ -140,7 +140,9 @@ def test_a_search_keeps_its_answer_and_its_probes(agent: Agent) -> None:
         (("--concurrency=0",), "concurrency"),
         (("--schedule=a.csv",), "schedule sets when each query is due; leave out initial_qps"),
         (("--synthetic", "--dataset_name=digits_validation"), "synthetic needs no dataset"),
-        (("--agent=localhost:1", "--max_batch_size=2"), "apply only to a model in this process"),
+        (("--agent=localhost:1", "--max_batch_size=2"), "max_batch_size applies only to a model in this"),
+        (("--agent=localhost:1", "--instances=2"), "instances applies only to a model in this process"),
+        (("--instances=65",), "65 is not in the range 1<=x<=64"),
         (("--initial_qps=0",), "initial_qps"),
     ],
 )
