@@ -256,22 +256,6 @@ class Predictor(Closeable):
             )
         return None if wanted is Precision.FLOAT32 else wanted
 
-    def another(self) -> Predictor:
-        """Returns a further instance of the model in this process, which is not loaded.
-
-        Raises:
-            ConfigurationError: The model is in memory, where its owner has only one, or several instances
-                require several processes.
-        """
-        if self.instances_by == "processes":
-            raise ConfigurationError(
-                f"{self}: {self.manifest.framework.name} predicts one batch at a time in a process; "
-                "use one instance"
-            )
-        if self.artifacts.in_memory is not None:
-            raise ConfigurationError(f"{self}: is in memory, and so has one instance; save it to a file")
-        return type(self)(self.manifest, self.artifacts, self.options)
-
     def turn(self) -> AbstractContextManager[object]:
         """Returns a context that the caller enters before it times a prediction, and leaves afterwards.
 

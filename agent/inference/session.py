@@ -38,6 +38,7 @@ from inferometer.agent.hardware.environment import (
 )
 from inferometer.agent.inference.pipeline import Pipeline
 from inferometer.agent.inference.predictor import Predictor, PredictorWatch, has_own_precision
+from inferometer.agent.inference.process_predictor import open_instance
 from inferometer.agent.inference.registry import BUILTIN, Registry
 from inferometer.agent.inference.requirements import require_supported
 from inferometer.agent.inference.results import (
@@ -412,14 +413,8 @@ class Session(Closeable):
         self.description = description
 
     def open_another(self) -> Session:
-        """Opens a further instance of the model; raises the errors of ``Predictor.another`` and ``load``."""
-        predictor = self._predictor.another()
-        try:
-            predictor.load()
-            return Session(predictor, self._open_pipeline, self.description)
-        except BaseException:
-            predictor.close()
-            raise
+        """Opens a further instance of the model; raises the errors of ``open_instance``."""
+        return Session(open_instance(self._predictor), self._open_pipeline, self.description)
 
     def predict(
         self, inputs: Sequence[Input], infer: Infer | None = None, trace: TraceScope | None = None
@@ -430,6 +425,10 @@ class Session(Closeable):
     def infer(self, batch: Tensors, tracing: RunTracing | None = None) -> Inferred:
         """Runs only the model; see ``Pipeline.infer``."""
         return self._pipeline.infer(batch, tracing)
+
+    def recover(self) -> None:
+        """Waits until the model can predict again after InstanceLostError; raises the errors of ``load``."""
+        self._predictor.turn()
 
     @property
     def any_thread(self) -> bool:

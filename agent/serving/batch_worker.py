@@ -18,7 +18,6 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.closeable import Closeable
 from inferometer.agent.inference.run_tracing import RunTracing
 from inferometer.agent.inference.session import Session
 from inferometer.agent.preprocessing.inputs import Tensors, aligned, batch_size
@@ -35,7 +34,13 @@ from inferometer.agent.tracing.recorder import (
     TraceLevel,
     TraceScope,
 )
-from inferometer.manifests.errors import ConfigurationError, InputError, PredictionError
+from inferometer.manifests.errors import (
+    ConfigurationError,
+    InferometerError,
+    InputError,
+    InstanceLostError,
+    PredictionError,
+)
 
 BATCH = "batch"
 """The name of a batch's span."""
@@ -96,8 +101,8 @@ _REMEMBERED = 64
 """The number of predictions over which the mean time is taken."""
 _UNKNOWN_NS = 1e6
 """The initial mean; it takes some 150 predictions to identify a quick model."""
+_RETRY_S = 1.0
 _log = logging.getLogger(__name__)
-_System = TypeVar("_System", bound=Closeable)
 _Request = TypeVar("_Request", bound=QueuedRequest)
 _Predictable = TypeVar("_Predictable", bound=QueuedRequest, contravariant=True)
 
@@ -126,8 +131,18 @@ class BatchPredictor(Protocol[_Predictable]):
     def answer(self, requests: Sequence[_Predictable], answers: Any, batch: PredictedBatch) -> None:
         """Passes to each request its answer, as returned by ``split``."""
 
+    def recover(self) -> None:
+        """Waits until it can predict after InstanceLostError; raises an error if it cannot."""
+
     def close(self) -> None:
         """Frees the model."""
+
+
+class _Closing(Protocol):
+    def close(self) -> None: ...
+
+
+_System = TypeVar("_System", bound=_Closing)
 
 
 def open_instances(first: _System, count: int, open_instance: Callable[[], _System] | None) -> list[_System]:
@@ -269,6 +284,12 @@ class BatchWorkers(Generic[_Request]):
         begun_ns = instance.busy_since_ns = self._clock()
         try:
             predicted = predictor.predict(requests)
+        except InstanceLostError as error:
+            for request in requests:
+                request.fail(error)
+            instance.busy_since_ns = None
+            self._recover(predictor)
+            return
         except (InputError, PredictionError) as error:
             if len(requests) == 1:
                 requests[0].fail(error)
@@ -301,6 +322,18 @@ class BatchWorkers(Generic[_Request]):
             self._observer.waited(self._name, queue_ns)
         # last: it wakes other threads, which then compete for the interpreter
         predictor.answer(requests, answers, batch)
+
+    def _recover(self, predictor: BatchPredictor[_Request]) -> None:
+        """Waits for an instance, while the others predict what waits; tries until the queue is closed."""
+        while not self._queue.closed:
+            try:
+                predictor.recover()
+            except InferometerError as error:
+                _log.error("model %s: an instance cannot be started again: %s", self._name, error)
+                time.sleep(_RETRY_S)
+            else:
+                _log.warning("model %s: an instance was lost, and is started again", self._name)
+                return
 
 
 class BatchMemory:
@@ -429,6 +462,10 @@ class SessionPredictor:
         """Gives each request its rows."""
         for request, answer in zip(requests, answers, strict=True):
             request.answer(answer, batch)
+
+    def recover(self) -> None:
+        """Waits for the session; see ``Session.recover``."""
+        self._session.recover()
 
     def close(self) -> None:
         """Closes the session."""

@@ -334,6 +334,9 @@ class _Batches:
                 run.answers.failed(query.number, done_ns, reason)
             run.settle(len(requests))
 
+    def recover(self) -> None:
+        """Does nothing: a session that has lost its instance reports failures, and recovers by itself."""
+
     def close(self) -> None:
         """Closes the session if it is the target's own."""
         if self._owned:

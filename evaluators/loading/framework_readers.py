@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from inferometer.agent.child_process import end_children, received, sent, start_child
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.preprocessing.preprocessor import RecordOptions, RecordReader
 from inferometer.evaluators.datasets.base import Dataset
-from inferometer.evaluators.loading.child_process import end_children, received, sent, start_child
 from inferometer.evaluators.loading.loader import LoadedBatch, Loader, LoaderOptions
 from inferometer.evaluators.loading.workers import SharedRows
 from inferometer.manifests.errors import ConfigurationError, DatasetError, InferometerError

@@ -7,7 +7,13 @@ from served_fakes import LAYER, Caller, Clock, FakeSession, rows, wait_for
 
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.served_model import ServedModel
-from inferometer.manifests.errors import ArtifactError, ConfigurationError, HungError, SessionError
+from inferometer.manifests.errors import (
+    ArtifactError,
+    ConfigurationError,
+    HungError,
+    InstanceLostError,
+    SessionError,
+)
 
 
 class Fleet:
@@ -148,6 +154,39 @@ def test_a_batch_that_fails_leaves_the_other_instances_alone(make):
     assert Caller(fleet.model, 5).numbers == [10]
     fleet.go()
     assert good.numbers == [2]
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_a_lost_instance_fails_its_whole_batch_once_and_is_waited_for(make, monkeypatch, attempts):
+    monkeypatch.setattr("inferometer.agent.serving.batch_worker._RETRY_S", 0.001)
+    fleet = make(1, max_batch_size=4)
+    [session] = fleet.sessions
+    recoveries = []
+
+    def recover():
+        recoveries.append(len(session.batches))
+        assert fleet.model.busy_ns == 0
+        if len(recoveries) < attempts:
+            raise ArtifactError("the file is gone")
+
+    def lose(batch):
+        if (batch == 1).any():
+            raise InstanceLostError("the process was killed")
+        return {"doubled": batch * 2}
+
+    session.recover, session.answer = recover, lose
+    session.hold()
+    first = Caller(fleet.model, 0)
+    wait_for(lambda: fleet.begun)
+    lost = [Caller(fleet.model, value) for value in (1, 2)]
+    wait_for(lambda: fleet.model.waiting == 2)
+    fleet.go()
+
+    assert first.numbers == [0]
+    for caller in lost:
+        assert isinstance(caller.done().error, InstanceLostError)
+    assert Caller(fleet.model, 3).numbers == [6]
+    assert recoveries == [2] * attempts  # neither of the lost requests is predicted again
 
 
 def test_an_instance_that_cannot_be_opened_closes_the_others():
