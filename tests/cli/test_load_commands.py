@@ -117,6 +117,18 @@ def test_a_schedule_can_come_from_a_file(agent: Agent, tmp_path: Path) -> None:
     assert "goodput" in answer.stdout
 
 
+def test_an_evaluation_keeps_the_instances_and_their_threads(agent: Agent) -> None:
+    answer = agent(*WORKLOAD, "--framework_name=PyTorch", "--instances=2", "--synthetic")
+
+    assert answer.code == 0, answer.stderr
+    evaluation = kept(answer)
+    assert evaluation.measurement.options.instances == 2
+    assert evaluation.measurement.run.queries.count(Outcome.ANSWERED) >= 20
+    assert evaluation.system.threads == max(1, (usable_cores() - 1) // 2)
+    assert "2 instances" in agent("info", "evaluation", "show", evaluation.id).stdout
+    assert "--instances=2" in kind_of(evaluation).again(evaluation).words
+
+
 def test_a_search_keeps_its_answer_and_its_probes(agent: Agent) -> None:
     answer = agent(*SEARCH, "--allow_invalid")
 
