@@ -17,7 +17,8 @@ InferometerError
 ├── InputError                 one input that cannot be read, decoded or preprocessed
 │   └── RegionExistsError      a region of shared memory whose name is already taken
 ├── PredictionError            a framework that failed on a batch, or returned invalid outputs
-│   └── OutOfMemoryError       a framework that ran out of memory for a batch
+│   ├── OutOfMemoryError       a framework that ran out of memory for a batch
+│   └── InstanceLostError      the process of a model's instance that ended while it predicted a batch
 ├── TrainingError              a framework that failed in a training step, or a lost connection to a rank
 │   └── RankLostError          another rank that cannot be reached any more; that rank knows the cause
 ├── HungError                  a request for a model whose prediction in progress hangs
@@ -157,6 +158,10 @@ class PredictionError(InferometerError):
 
 class OutOfMemoryError(PredictionError):
     """The framework ran out of memory for a batch; a smaller one may succeed."""
+
+
+class InstanceLostError(PredictionError):
+    """The process of a model's instance ended before it had predicted a batch; it is started again."""
 
 
 class TrainingError(InferometerError):

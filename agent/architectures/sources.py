@@ -14,6 +14,7 @@ import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -41,6 +42,8 @@ class Builder(Protocol):
 @dataclass(frozen=True, slots=True)
 class Architecture:
     """A model defined in code, found by its name; none of its code has been imported or run yet.
+
+    It can be sent to another process.
 
     Attributes:
         name: The name as written in the manifest.
@@ -321,12 +324,12 @@ class Architectures:
                     "class another name"
                 )
             code = ArchitectureFile.read(file)
-            return Architecture(name, lambda *, initialize: code.build(name), code.checksum)
+            return Architecture(name, partial(_build_file, code, name), code.checksum)
         if ":" in name:
             return _from_package(name, framework)
         if built_in is None or builder not in built_in.frameworks:
             raise ArtifactError(self._unknown(name, framework))
-        return _built_in(built_in, builder)
+        return Architecture(built_in.name, partial(_build, built_in, builder))
 
     def _find_file(self, name: str, framework: str) -> Path | None:
         """Returns an architecture's file from the directory's listing, so that no name leads out of it."""
@@ -367,14 +370,20 @@ def _files(directory: Path, framework: str) -> Iterator[Path]:
     yield from (path for path in paths if path.suffix == ".py" and path.is_file())
 
 
-def _built_in(found: BuiltinArchitecture, framework: str) -> Architecture:
-    def build(*, initialize: bool) -> Any:
-        if initialize or framework != "PyTorch":  # gluon's parameters are undefined in any case
-            return found.build(framework)
-        pytorch = importlib.import_module("inferometer.agent.architectures.pytorch.feed_forward")
-        return pytorch.undefined(lambda: found.build(framework))
+def _build_file(code: ArchitectureFile, name: str, *, initialize: bool) -> Any:
+    return code.build(name)
 
-    return Architecture(found.name, build)
+
+def _build(found: BuiltinArchitecture, framework: str, *, initialize: bool) -> Any:
+    if initialize or framework != "PyTorch":  # gluon's parameters are undefined in any case
+        return found.build(framework)
+    pytorch = importlib.import_module("inferometer.agent.architectures.pytorch.feed_forward")
+    return pytorch.undefined(lambda: found.build(framework))
+
+
+def _build_from_package(builder: str, package: str, model: str, *, initialize: bool) -> Any:
+    place = f"inferometer.agent.architectures.{builder.lower()}.package_models"
+    return importlib.import_module(place).build(package, model, initialize=initialize)
 
 
 def _from_package(name: str, framework: str) -> Architecture:
@@ -390,8 +399,5 @@ def _from_package(name: str, framework: str) -> Architecture:
             f"name {' or '.join(f'{prefix}:NAME' for prefix in usable)}, one of the program, or one in a file"
         )
 
-    def build(*, initialize: bool) -> Any:
-        place = f"inferometer.agent.architectures.{builder.lower()}.package_models"
-        return importlib.import_module(place).build(package, model, initialize=initialize)
-
+    build = partial(_build_from_package, builder, package, model)
     return Architecture(name, build, versions=installed_version(package))

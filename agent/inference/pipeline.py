@@ -193,15 +193,17 @@ class Pipeline:
 
     @contextmanager
     def traced_batch(
-        self, trace: TraceScope, name: str, size: int, requests: int
+        self, trace: TraceScope, name: str, size: int, facts: Mapping[str, AttributeValue]
     ) -> Generator[RunTracing, None, None]:
         """Records a batch of several requests as a span with this name; yields the trace for ``infer``.
+
+        ``facts`` are further attributes of the span.
 
         Raises:
             PredictionError: The framework's profiler cannot be used.
             SessionError: The pipeline is closed.
         """
-        attributes = {**self._attributes, "batch_requests": requests}
+        attributes = {**self._attributes, **facts}
         tracing = RunTracing(trace, self._open_profiler(trace), attributes, name)
         with self._collecting(tracing):
             tracing.begin(size)

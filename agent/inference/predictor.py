@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,6 +129,12 @@ class Predictor(Closeable):
         options: The options, such as device and threads.
     """
 
+    instances_by: ClassVar[Literal["threads", "processes"]] = "threads"
+    """What runs several instances of a model at once: threads of this process, or a process for each.
+
+    Threads require that the framework computes outside the interpreter's lock, and that its predictors do not
+    wait for each other.
+    """
     precisions: ClassVar[frozenset[Precision]] = frozenset({Precision.FLOAT32})
     """The precisions to which the class can cast a model in code; if it casts nothing, keep the default."""
     fixed_outputs: Mapping[str, int] = MappingProxyType({})

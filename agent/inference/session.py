@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -38,6 +38,7 @@ from inferometer.agent.hardware.environment import (
 )
 from inferometer.agent.inference.pipeline import Pipeline
 from inferometer.agent.inference.predictor import Predictor, PredictorWatch, has_own_precision
+from inferometer.agent.inference.process_predictor import open_instance
 from inferometer.agent.inference.registry import BUILTIN, Registry
 from inferometer.agent.inference.requirements import require_supported
 from inferometer.agent.inference.run_tracing import HardwareSampler, RunTracing
@@ -297,10 +298,10 @@ def open_session(
         )
         attributes["framework_version"] = description.framework_version
         attributes["host.name"] = description.environment.hostname
-        pipeline = Pipeline(
-            predictor,
-            preprocessor,
-            Postprocessor(manifest.output, options.feature_limit, predictor.fixed_outputs),
+        open_pipeline = partial(
+            Pipeline,
+            preprocessor=preprocessor,
+            postprocessor=Postprocessor(manifest.output, options.feature_limit, predictor.fixed_outputs),
             fetch=fetch,
             threads=threads,
             overlap=overlap,
@@ -308,10 +309,10 @@ def open_session(
             clock=clock,
             attributes=attributes,
         )
+        return Session(predictor, open_pipeline, description)
     except BaseException:
         predictor.close()
         raise
-    return Session(predictor, pipeline, description)
 
 
 def check_model(
@@ -400,10 +401,20 @@ class Session(Closeable):
 
     in_process = True
 
-    def __init__(self, predictor: Predictor, pipeline: Pipeline, description: SystemDescription) -> None:
+    def __init__(
+        self,
+        predictor: Predictor,
+        open_pipeline: Callable[[Predictor], Pipeline],
+        description: SystemDescription,
+    ) -> None:
         self._predictor = predictor
-        self._pipeline = pipeline
+        self._open_pipeline = open_pipeline
+        self._pipeline = open_pipeline(predictor)
         self.description = description
+
+    def open_another(self) -> Session:
+        """Opens a further instance of the model; raises the errors of ``open_instance``."""
+        return Session(open_instance(self._predictor), self._open_pipeline, self.description)
 
     def predict(
         self, inputs: Sequence[Input], infer: Infer | None = None, trace: TraceScope | None = None
@@ -414,6 +425,10 @@ class Session(Closeable):
     def infer(self, batch: Tensors, tracing: RunTracing | None = None) -> Inferred:
         """Runs only the model; see ``Pipeline.infer``."""
         return self._pipeline.infer(batch, tracing)
+
+    def recover(self) -> None:
+        """Waits until the model can predict again after InstanceLostError; raises the errors of ``load``."""
+        self._predictor.turn()
 
     @property
     def any_thread(self) -> bool:
@@ -434,9 +449,11 @@ class Session(Closeable):
         return self._pipeline.is_free
 
     @contextmanager
-    def traced_batch(self, trace: TraceScope, name: str, size: int, requests: int) -> Iterator[RunTracing]:
+    def traced_batch(
+        self, trace: TraceScope, name: str, size: int, facts: Mapping[str, AttributeValue]
+    ) -> Iterator[RunTracing]:
         """Records a batch of several requests; see ``Pipeline.traced_batch``."""
-        with self._sampled(trace), self._pipeline.traced_batch(trace, name, size, requests) as tracing:
+        with self._sampled(trace), self._pipeline.traced_batch(trace, name, size, facts) as tracing:
             yield tracing
 
     def predict_tensor(

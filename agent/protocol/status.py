@@ -61,6 +61,7 @@ _STATUSES: dict[type[errors.InferometerError], tuple[grpc.StatusCode, int]] = {
     errors.RegionExistsError: (_Code.ALREADY_EXISTS, 400),
     errors.PredictionError: (_Code.INTERNAL, 500),
     errors.OutOfMemoryError: (_Code.RESOURCE_EXHAUSTED, 503),
+    errors.InstanceLostError: (_Code.UNAVAILABLE, 503),
     errors.TrainingError: (_Code.INTERNAL, 500),
     errors.RankLostError: (_Code.INTERNAL, 500),
     errors.HungError: (_Code.UNAVAILABLE, 503),

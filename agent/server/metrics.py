@@ -36,6 +36,7 @@ from inferometer.manifests.errors import (
     DeviceLostError,
     HungError,
     InputError,
+    InstanceLostError,
     OutOfMemoryError,
     PredictionError,
 )
@@ -327,6 +328,7 @@ def failure_kind(error: BaseException) -> str:
         (OutOfMemoryError, "out_of_memory"),
         (DeviceLostError, "device_lost"),
         (HungError, "hung"),
+        (InstanceLostError, "instance_lost"),
         (PredictionError, "framework"),
         (InputError, "input"),
     )

@@ -1,4 +1,4 @@
-"""The thread of one model, which takes batches from a queue, predicts them, and answers each request.
+"""The threads of one model, which take batches from a queue, predict them, and answer each request.
 
 This module also records the spans of queued requests: the wait, the batch, and the prediction.
 """
@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -34,7 +34,13 @@ from inferometer.agent.tracing.recorder import (
     TraceLevel,
     TraceScope,
 )
-from inferometer.manifests.errors import InputError, PredictionError
+from inferometer.manifests.errors import (
+    ConfigurationError,
+    InferometerError,
+    InputError,
+    InstanceLostError,
+    PredictionError,
+)
 
 BATCH = "batch"
 """The name of a batch's span."""
@@ -45,9 +51,9 @@ _UPPER = 32  # the bits of an id that tell its recorder; see SpanRecorder
 
 @contextmanager
 def traced_batch(
-    requests: Sequence[Request], session: Session, clock: Callable[[], int]
+    requests: Sequence[Request], session: Session, clock: Callable[[], int], instance: int = 0
 ) -> Iterator[RunTracing | None]:
-    """Traces a batch for its traced requests; yields None if there are none.
+    """Traces a batch, which an instance predicts, for its traced requests; yields None if there are none.
 
     A batch is recorded once and copied into the trace of each traced request, with new ids and with links to
     all traced requests of the batch.
@@ -60,7 +66,8 @@ def traced_batch(
     recorder = SpanRecorder(TraceContext.new(), max(trace.recorder.level for _, trace in traced), clock=clock)
     size = sum(request.inputs for request in requests)
     try:
-        with session.traced_batch(TraceScope.top(recorder), BATCH, size, len(requests)) as tracing:
+        facts = {"batch_requests": len(requests), "instance": instance}
+        with session.traced_batch(TraceScope.top(recorder), BATCH, size, facts) as tracing:
             yield tracing
     finally:
         links = [trace.context for _, trace in traced]
@@ -94,6 +101,7 @@ _REMEMBERED = 64
 """The number of predictions over which the mean time is taken."""
 _UNKNOWN_NS = 1e6
 """The initial mean; it takes some 150 predictions to identify a quick model."""
+_RETRY_S = 1.0
 _log = logging.getLogger(__name__)
 _Request = TypeVar("_Request", bound=QueuedRequest)
 _Predictable = TypeVar("_Predictable", bound=QueuedRequest, contravariant=True)
@@ -123,23 +131,64 @@ class BatchPredictor(Protocol[_Predictable]):
     def answer(self, requests: Sequence[_Predictable], answers: Any, batch: PredictedBatch) -> None:
         """Passes to each request its answer, as returned by ``split``."""
 
+    def recover(self) -> None:
+        """Waits until it can predict after InstanceLostError; raises an error if it cannot."""
+
     def close(self) -> None:
         """Frees the model."""
 
 
-class BatchWorker(Generic[_Request]):
-    """Predicts queued requests in its own thread, and closes the model when the queue ends.
+class _Closing(Protocol):
+    def close(self) -> None: ...
 
-    ``answer_inline`` answers a single request without the queue and the thread.
+
+_System = TypeVar("_System", bound=_Closing)
+
+
+def open_instances(first: _System, count: int, open_instance: Callable[[], _System] | None) -> list[_System]:
+    """Returns ``count`` instances of a model, of which the first is open.
+
+    Raises:
+        ConfigurationError: The model can have only one instance, as ``open_instance`` is None.
+        InferometerError: An instance cannot be opened; all others, except the first, are closed again.
+    """
+    if count > 1 and open_instance is None:
+        raise ConfigurationError(f"instances is {count}, but this model can have only one")
+    opened = [first]
+    try:
+        while open_instance is not None and len(opened) < count:
+            opened.append(open_instance())
+    except BaseException:
+        for instance in opened[1:]:
+            instance.close()
+        raise
+    return opened
+
+
+@dataclass(slots=True, eq=False)
+class _Instance(Generic[_Request]):
+    """An instance of the model: its predictor, whose turn it is, and since when it predicts a batch."""
+
+    predictor: BatchPredictor[_Request]
+    turn: threading.Lock
+    busy_since_ns: int | None = None
+
+
+class BatchWorkers(Generic[_Request]):
+    """Predicts queued requests, and closes the model when the queue ends.
+
+    Each instance of the model has its own predictor and thread. One thread at a time assembles a batch, while
+    others predict, so that an idle instance gets the next batch and requests keep their order.
+    ``answer_inline`` answers a single request without the queue and the threads.
 
     If a batch of several requests fails, each request is predicted alone, so that an unsuitable request does
-    not fail the others. ``clock`` is the clock of the queue, in nanoseconds; ``on_closed`` is called when the
-    model is closed. Only requests of equal form are batched; see ``Batcher``.
+    not fail the others. ``clock`` is the clock of the queue, in nanoseconds; ``on_closed`` is called when all
+    instances are closed. Only requests of equal form are batched; see ``Batcher``.
     """
 
     def __init__(
         self,
-        predictor: BatchPredictor[_Request],
+        predictors: Sequence[BatchPredictor[_Request]],
         queue: RequestQueue[_Request],
         options: BatchingOptions,
         clock: Callable[[], int],
@@ -150,7 +199,6 @@ class BatchWorker(Generic[_Request]):
         observer: QueueObserver | None = None,
         form_of: Callable[[_Request], object] | None = None,
     ) -> None:
-        self._predictor = predictor
         self._queue = queue
         self._clock = clock
         self._name = name
@@ -158,73 +206,108 @@ class BatchWorker(Generic[_Request]):
         self._statistics = statistics
         self._observer = observer
         self._batcher = Batcher[_Request](options, clock, queue, form_of)
-        self._turn = threading.Lock()
-        self.busy_since_ns: int | None = None
-        """The start time of the batch in progress; None if there is none."""
-        self._thread = threading.Thread(target=self._work, name=f"model {name}", daemon=True)
-        self._thread.start()
+        is_one = options.max_batch_size == 1  # a request at a time, which the queue itself can give to any
+        self._assembling: AbstractContextManager[object] = nullcontext() if is_one else threading.Lock()
+        self._ending = threading.Lock()
+        self._instances = [_Instance(predictor, threading.Lock()) for predictor in predictors]
+        self._open = len(self._instances)
+        self._threads = [
+            threading.Thread(
+                target=self._work, args=(each,), name=f"model {name}{f' #{n}' if n else ''}", daemon=True
+            )
+            for n, each in enumerate(self._instances)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def busy_since_ns(self) -> int | None:
+        """The start time of the oldest batch in progress; None if there is none."""
+        begun = [since for each in self._instances if (since := each.busy_since_ns) is not None]
+        return min(begun, default=None)
 
     def join(self, timeout_s: float) -> None:
-        """Waits until the thread has ended or the timeout expires."""
-        self._thread.join(timeout_s)
+        """Waits until the threads have ended or the timeout expires."""
+        end_s = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(0.0, end_s - time.monotonic()))
 
     def answer_inline(self, request: _Request) -> bool:
-        """Predicts a request that is not queued, in the calling thread; returns whether it did.
+        """Predicts a request that is not queued on the first instance, in the calling thread.
 
-        Does nothing if a batch is in progress, another request is waiting, or this one is no longer wanted.
+        Returns whether it did. Does nothing if a batch is in progress there, another request is waiting, or
+        this one is no longer wanted.
         """
-        if not self._turn.acquire(blocking=False):
+        first = self._instances[0]
+        if not first.turn.acquire(blocking=False):
             return False
         try:
             if not self._queue.begin_inline(request):
                 return False
-            self._answer([request])
+            self._answer(first, [request])
             return True
         finally:
-            self._turn.release()
+            first.turn.release()
 
-    def _work(self) -> None:
+    def _work(self, instance: _Instance[_Request]) -> None:
         try:
-            while (batch := self._batcher.next()) is not None or not self._queue.closed:
+            while (batch := self._assembled()) is not None or not self._queue.closed:
                 if batch is not None:
-                    with self._turn:
+                    with instance.turn:
                         if requests := self._queue.begin(batch):
-                            self._answer(requests)
+                            self._answer(instance, requests)
                     # an idle model holds no request's memory
                     del requests
                 del batch
         finally:
+            self._queue.pass_end_on()
             try:
-                self._predictor.close()
+                instance.predictor.close()
             except Exception:
                 _log.exception("a model could not be closed")
                 raise
             finally:
-                self._on_closed()
+                with self._ending:
+                    self._open -= 1
+                    is_last = not self._open
+                if is_last:
+                    self._on_closed()
 
-    def _answer(self, requests: list[_Request]) -> None:
+    def _assembled(self) -> list[_Request] | None:
+        """Waits for the turn to assemble a batch, and then for the batch; returns None at an end mark."""
+        with self._assembling:
+            return self._batcher.next()
+
+    def _answer(self, instance: _Instance[_Request], requests: list[_Request]) -> None:
         """Predicts a batch, and answers each of its requests."""
-        begun_ns = self.busy_since_ns = self._clock()
+        predictor = instance.predictor
+        begun_ns = instance.busy_since_ns = self._clock()
         try:
-            predicted = self._predictor.predict(requests)
+            predicted = predictor.predict(requests)
+        except InstanceLostError as error:
+            for request in requests:
+                request.fail(error)
+            instance.busy_since_ns = None
+            self._recover(predictor)
+            return
         except (InputError, PredictionError) as error:
             if len(requests) == 1:
                 requests[0].fail(error)
                 return
             for request in requests:
-                self._answer([request])
+                self._answer(instance, [request])
             return
         except BaseException as error:  # noqa: BLE001 - raised again where the answer is taken
             for request in requests:
                 request.fail(error)
             return
         finally:
-            self.busy_since_ns = None
+            instance.busy_since_ns = None
         done_ns, predict_ns = self._clock(), predicted.predict_ns
         batch_ns = max(0, done_ns - begun_ns - predict_ns - predicted.postprocess_ns)
         inputs = requests[0].inputs if len(requests) == 1 else sum([request.inputs for request in requests])
         batch = PredictedBatch(begun_ns, done_ns, batch_ns, predict_ns, inputs)
-        answers = self._predictor.split(requests, predicted.outputs)
+        answers = predictor.split(requests, predicted.outputs)
         queue_ns = [begun_ns - request.came_ns for request in requests]
         if self._statistics is not None:
             self._statistics.answered(
@@ -238,7 +321,19 @@ class BatchWorker(Generic[_Request]):
         if self._observer is not None:
             self._observer.waited(self._name, queue_ns)
         # last: it wakes other threads, which then compete for the interpreter
-        self._predictor.answer(requests, answers, batch)
+        predictor.answer(requests, answers, batch)
+
+    def _recover(self, predictor: BatchPredictor[_Request]) -> None:
+        """Waits for an instance, while the others predict what waits; tries until the queue is closed."""
+        while not self._queue.closed:
+            try:
+                predictor.recover()
+            except InferometerError as error:
+                _log.error("model %s: an instance cannot be started again: %s", self._name, error)
+                time.sleep(_RETRY_S)
+            else:
+                _log.warning("model %s: an instance was lost, and is started again", self._name)
+                return
 
 
 class BatchMemory:
@@ -298,6 +393,7 @@ class SessionPredictor:
     """Predicts the batches of a served model and closes its session; satisfies ``BatchPredictor``.
 
     ``clock`` is the clock of the requests, in nanoseconds; ``thread_ns`` returns a thread's processor time.
+    ``instance`` is the number of the instance in traces.
     """
 
     def __init__(
@@ -306,6 +402,7 @@ class SessionPredictor:
         max_batch_size: int,
         clock: Callable[[], int],
         thread_ns: Callable[[], int] = time.thread_time_ns,
+        instance: int = 0,
     ) -> None:
         self.traces = False
         """Whether requests may be traced; while False, requests are not checked for a trace."""
@@ -317,6 +414,7 @@ class SessionPredictor:
         self._session = session
         self._clock = clock
         self._thread_ns = thread_ns
+        self._instance = instance
         self._any_thread = session.any_thread
         self._memory = BatchMemory(max_batch_size)
         self._alone = False
@@ -325,7 +423,7 @@ class SessionPredictor:
         """Predicts a batch; also raises PredictionError if an output has the wrong number of rows."""
         if not self.traces:
             return self._predict(requests)
-        with traced_batch(requests, self._session, self._clock) as tracing:
+        with traced_batch(requests, self._session, self._clock, self._instance) as tracing:
             return self._predict(requests, tracing)
 
     def _predict(self, requests: Sequence[Request], tracing: RunTracing | None = None) -> Predicted:
@@ -364,6 +462,10 @@ class SessionPredictor:
         """Gives each request its rows."""
         for request, answer in zip(requests, answers, strict=True):
             request.answer(answer, batch)
+
+    def recover(self) -> None:
+        """Waits for the session; see ``Session.recover``."""
+        self._session.recover()
 
     def close(self) -> None:
         """Closes the session."""

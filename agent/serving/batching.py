@@ -119,6 +119,7 @@ def _value(name: str, text: str, option: str) -> object:
 
 
 MAX_INLINE_US = 10_000.0
+MAX_INSTANCES = 64
 _NS_PER_MS = 1_000_000
 _Request = TypeVar("_Request", bound=QueuedRequest)
 
@@ -140,10 +141,12 @@ class BatchingOptions:
             a request that need not wait is predicted on the event loop, without a thread switch; 0 for never.
             Applies to models whose predictor allows it (``Predictor.any_thread``), and only without a
             ``max_queue_delay_ms``.
+        instances: The number of instances of the model, which take batches from one queue and predict them at
+            the same time.
 
     Raises:
-        ConfigurationError: A number is too small, a preferred size exceeds the maximum batch size, or a
-            priority is not one of the levels.
+        ConfigurationError: A number is out of its range, a preferred size exceeds the maximum batch size, or
+            a priority is not one of the levels.
     """
 
     max_batch_size: int = 1
@@ -155,11 +158,14 @@ class BatchingOptions:
     default_queue_policy: QueuePolicy = DEFAULT_POLICY
     priority_queue_policy: tuple[tuple[int, QueuePolicy], ...] = ()
     inline_predict_us: float = 150.0
+    instances: int = 1
 
     def __post_init__(self) -> None:
         for name in ("max_batch_size", "max_queue"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if not 1 <= self.instances <= MAX_INSTANCES:
+            raise ConfigurationError(f"instances is {self.instances}; allowed: 1 to {MAX_INSTANCES}")
         if not 0 <= self.max_queue_delay_ms < float("inf"):
             raise ConfigurationError(
                 f"max_queue_delay_ms is {self.max_queue_delay_ms:g}; it must be at least 0"
@@ -210,7 +216,7 @@ class BatchingOptions:
 
 
 class Batcher(Generic[_Request]):
-    """Assembles batches, for one thread.
+    """Assembles batches, for one thread at a time.
 
     A batch begins as soon as ``max_batch_size`` inputs wait, or its first request has waited for
     ``max_queue_delay_ms``; if that is 0, it contains all requests that wait when the model is free. A batch

@@ -311,3 +311,7 @@ class RequestQueue(Generic[_Request]):
             if not self.closed:
                 self.closed = True
                 self._requests.put(None)
+
+    def pass_end_on(self) -> None:
+        """Puts back the end mark, which each thread that takes requests has to see."""
+        self._requests.put(None)

@@ -13,7 +13,7 @@ from functools import partial
 from inferometer.agent.inference.session import Session
 from inferometer.agent.inference.stages import Inferred, SystemDescription
 from inferometer.agent.preprocessing.inputs import Tensors
-from inferometer.agent.serving.batch_worker import QUEUE, BatchWorker, SessionPredictor
+from inferometer.agent.serving.batch_worker import QUEUE, BatchWorkers, SessionPredictor, open_instances
 from inferometer.agent.serving.batching import NS_PER_US, BatchingOptions, PriorityQueue
 from inferometer.agent.serving.observers import ModelStatistics, QueueObserver, is_about
 from inferometer.agent.serving.request_queue import NS_PER_S, WAITING, Request, RequestQueue
@@ -78,7 +78,10 @@ def _shapes_of(request: Request) -> object:
 
 
 class ServedModel:
-    """A loaded model, which closes its session. Thread-safe.
+    """A loaded model, which closes its sessions. Thread-safe.
+
+    ``open_instance`` opens the further sessions of a model with several instances, which share the queue; if
+    one cannot be opened, the first session is closed too.
 
     If ``max_batch_size`` is 1, each request is predicted alone, however many inputs it has. Otherwise,
     requests are batched, and one that exceeds the batch size is refused: splitting it would falsify its
@@ -97,6 +100,7 @@ class ServedModel:
         on_closed: Callable[[], None] = lambda: None,
         predict_timeout_ns: int | None = None,
         observer: QueueObserver | None = None,
+        open_instance: Callable[[], Session] | None = None,
     ) -> None:
         manifest = session.description.manifest
         self.session = session
@@ -117,9 +121,17 @@ class ServedModel:
             if options.has_policies
             else RequestQueue(options.max_queue, self._name, clock)
         )
-        self._predictor = SessionPredictor(session, options.max_batch_size, clock, thread_ns)
-        self._worker = BatchWorker(
-            self._predictor,
+        try:
+            sessions = open_instances(session, options.instances, open_instance)
+        except BaseException:
+            session.close()
+            raise
+        self._predictors = [
+            SessionPredictor(each, options.max_batch_size, clock, thread_ns, number)
+            for number, each in enumerate(sessions)
+        ]
+        self._workers = BatchWorkers(
+            self._predictors,
             self._queue,
             options,
             clock,
@@ -147,8 +159,8 @@ class ServedModel:
 
     @property
     def busy_ns(self) -> int:
-        """How long the prediction in progress has run, in nanoseconds; 0 if there is none."""
-        since_ns = self._worker.busy_since_ns
+        """How long the longest prediction in progress has run, in nanoseconds; 0 if there is none."""
+        since_ns = self._workers.busy_since_ns
         return 0 if since_ns is None else self._clock() - since_ns
 
     def infer(
@@ -238,7 +250,8 @@ class ServedModel:
     ) -> Request:
         """Queues a request, or answers it inline if ``inline`` is set and the model is quick."""
         if trace is not None:
-            self._predictor.traces = True
+            for predictor in self._predictors:
+                predictor.traces = True
         came_ns = self._clock()
         is_about(self.manifest.name)
         try:
@@ -247,7 +260,7 @@ class ServedModel:
             self._check_not_hung()
             if priority or timeout_ns is not None:
                 request.priority, request.timeout_ns = priority, timeout_ns
-            if not (inline and self._is_quick(request) and self._worker.answer_inline(request)):
+            if not (inline and self._is_quick(request) and self._workers.answer_inline(request)):
                 self._queue.put(request)
         except BaseException:
             self.statistics.failed(self._clock() - came_ns)
@@ -257,7 +270,7 @@ class ServedModel:
     def _is_quick(self, request: Request) -> bool:
         """Returns whether a request need not wait and predicting it is faster than switching threads."""
         return (
-            self._predictor.mean_thread_ns < self._inline_ns
+            self._predictors[0].mean_thread_ns < self._inline_ns
             and request.inputs == 1
             and request.trace is None
             and self.session.is_free

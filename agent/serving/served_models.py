@@ -7,7 +7,6 @@ manages the process's memory: its use on a device, and the return of unused memo
 from __future__ import annotations
 
 import ctypes
-import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -141,25 +140,38 @@ def _is_version(text: str) -> bool:
 
 
 def used_bytes(device: Device) -> int | None:
-    """Returns the resident set of this process for a CPU, and the memory in use for a GPU.
+    """Returns the resident sets of this process and its child processes for a CPU, or the memory on a GPU.
 
-    For a GPU, that is the memory that NVML reports for this process or, if NVML does not know the process, as
-    in a container, the memory in use on the whole GPU. GPUs are numbered as in NVML, which matches CUDA
+    For a GPU, that is the memory that NVML reports for these processes or, if NVML knows none of them, as in
+    a container, the memory in use on the whole GPU. GPUs are numbered as in NVML, which matches CUDA
     unless ``CUDA_VISIBLE_DEVICES`` or ``CUDA_DEVICE_ORDER`` says otherwise. Returns None without a driver.
     """
+    me = psutil.Process()
+    processes = [me, *me.children(recursive=True)]
     if not device.is_gpu:
-        return psutil.Process().memory_info().rss
+        return sum(map(_resident_bytes, processes))
     with suppress(pynvml.NVMLError):
         pynvml.nvmlInit()
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(device.index)
-            for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
-                if process.pid == os.getpid() and process.usedGpuMemory:
-                    return int(process.usedGpuMemory)
+            own = {process.pid for process in processes}
+            used = [
+                p.usedGpuMemory or 0
+                for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+                if p.pid in own
+            ]
+            if sum(used):
+                return int(sum(used))
             return int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
         finally:
             pynvml.nvmlShutdown()
     return None
+
+
+def _resident_bytes(process: psutil.Process) -> int:
+    with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+        return int(process.memory_info().rss)
+    return 0
 
 
 def file_bytes(manifest: ModelManifest, weights: Weights) -> int:
@@ -244,7 +256,8 @@ class ServingOptions:
     @property
     def shares(self) -> bool:
         """Whether clients that open the same model with the same options share one."""
-        return self.batching.max_batch_size > 1 or self.memory_limit_bytes is not None
+        several = self.batching.max_batch_size > 1 or self.batching.instances > 1
+        return several or self.memory_limit_bytes is not None
 
 
 class ModelState(str, Enum):
@@ -347,11 +360,13 @@ class ServedModels(LoadedModels):
                 on_closed=on_closed,
                 predict_timeout_ns=self.options.predict_timeout_ns,
                 observer=self._observer,
+                open_instance=session.open_another,
             )
 
         if self.options.memory_limit_bytes is not None:
             # what the framework itself takes is not the model's
             self._registry.find(manifest.framework.name).load()
         name = f"{manifest.name} {manifest.version}"
-        loading = Loading(name, options.device, file_bytes(manifest, options.weights), load)
+        expected_bytes = self.options.batching.instances * file_bytes(manifest, options.weights)
+        loading = Loading(name, options.device, expected_bytes, load)
         return self.lease(key, loading, keep=keep)

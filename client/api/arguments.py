@@ -163,6 +163,7 @@ class LoadArguments(SharedArguments, total=False):
         force: Send even more than this machine can send on time.
         max_batch_size: Maximum number of queries per batch, in this process; by default 1.
         max_queue_delay_ms: How long the first query of a batch waits for others.
+        instances: Instances of the model, which predict at the same time, in this process; by default 1.
         include_preprocess: Also preprocess under load; by default inputs are preprocessed before the run.
         trace_sample: Trace this share of the queries; by default 0.01 with a collector, else 0.
         repeat: Repeat N times, opening the model anew each time, as one group; by default 1.
@@ -188,6 +189,7 @@ class LoadArguments(SharedArguments, total=False):
     force: bool
     max_batch_size: int
     max_queue_delay_ms: float
+    instances: int
     include_preprocess: bool
     trace_sample: float | None
     repeat: int

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -91,6 +91,7 @@ class ServingSettings(SafetySettings):
     default_queue_policy: str | None = None
     priority_queue_policy: tuple[str, ...] | None = None
     inline_predict_us: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    instances: _Count | Literal["auto"] | None = None
     version_policy: Annotated[tuple[str, ...], _SINGLE_OR_SEVERAL] | None = None
 
 

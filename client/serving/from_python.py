@@ -33,6 +33,7 @@ _RANGES = {
     "max_batch_size": COUNT,
     "max_queue_delay_ms": NOT_NEGATIVE,
     "max_queue": COUNT,
+    "instances": COUNT,
 }
 
 
@@ -88,6 +89,7 @@ def serve(
     max_batch_size: int | None = None,
     max_queue_delay_ms: float | None = None,
     max_queue: int | None = None,
+    instances: int | None = None,
     tls_cert: str | os.PathLike[str] | None = None,
     tls_key: str | os.PathLike[str] | None = None,
     tls_ca: str | os.PathLike[str] | None = None,
@@ -111,6 +113,7 @@ def serve(
         max_batch_size: The maximum number of inputs in a batch of several requests; 1 disables batching.
         max_queue_delay_ms: How long the first request of a batch waits for others.
         max_queue: The maximum number of requests that wait for a model.
+        instances: How many instances of each model predict batches at the same time.
         tls_cert: A certificate; enables TLS.
         tls_key: The key of the certificate.
         tls_ca: The authorities that must have signed the certificates of clients.
@@ -131,6 +134,7 @@ def serve(
         "max_batch_size": max_batch_size,
         "max_queue_delay_ms": max_queue_delay_ms,
         "max_queue": max_queue,
+        "instances": instances,
         "tls_cert": None if tls_cert is None else Path(tls_cert),
         "tls_key": None if tls_key is None else Path(tls_key),
         "tls_ca": None if tls_ca is None else Path(tls_ca),

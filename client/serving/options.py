@@ -10,19 +10,24 @@ import logging
 import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from inferometer.agent.hardware.environment import Device, DeviceKind, Weights
+from inferometer.agent.hardware.environment import Device, DeviceKind, Weights, default_threads, usable_cores
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.server.admission import Limits
 from inferometer.agent.server.observation import LogFormat
 from inferometer.agent.server.tls import ServerTls
-from inferometer.agent.serving.batching import BatchingOptions, QueuePolicy, parse_priority_policy
+from inferometer.agent.serving.batching import (
+    MAX_INSTANCES,
+    BatchingOptions,
+    QueuePolicy,
+    parse_priority_policy,
+)
 from inferometer.agent.serving.served_models import ServingOptions, VersionPolicies
 from inferometer.client.api.configuration import ServingSettings
 from inferometer.client.api.invocation import Invocation
@@ -42,11 +47,12 @@ from inferometer.client.cli.command import (
 )
 from inferometer.manifests.errors import ConfigurationError
 
+AUTO = "auto"
 _BYTES_PER_MIB = 1024 * 1024
 BATCHING = (
     *("max_batch_size", "max_queue_delay_ms", "preferred_batch_sizes", "max_queue", "memory_limit"),
     *("priority_levels", "default_priority_level", "default_queue_policy", "priority_queue_policy"),
-    *("inline_predict_us", "version_policy"),
+    *("inline_predict_us", "instances", "version_policy"),
 )
 """The names of the options for the queue, memory and versions, which ``serving_options`` reads."""
 _BATCHING_DEFAULTS = BatchingOptions()
@@ -60,6 +66,15 @@ def _sizes(_: click.Context, parameter: click.Parameter, value: str | None) -> t
         raise click.BadParameter(
             f'"{value}" is not a list of sizes; give numbers with commas, such as 4,8', param=parameter
         ) from None
+
+
+def _instances(_: click.Context, parameter: click.Parameter, value: str | None) -> int | str | None:
+    """Parses a number of instances or ``auto``."""
+    if value is None or value == AUTO:
+        return value
+    if not value.isdecimal() or not 1 <= int(value) <= MAX_INSTANCES:
+        raise click.BadParameter(f'"{value}" is neither 1 to {MAX_INSTANCES} nor {AUTO}', param=parameter)
+    return int(value)
 
 
 model_options = options(
@@ -122,6 +137,13 @@ model_options = options(
         f"[default: {_BATCHING_DEFAULTS.inline_predict_us:g}]",
     ),
     option(
+        "--instances",
+        callback=_instances,
+        metavar="N|auto",
+        help="Instances of each model, which predict batches of one queue at the same time; auto: as many as "
+        f"the cores allow with --threads each, or with one.  [default: {_BATCHING_DEFAULTS.instances}]",
+    ),
+    option(
         "--memory_limit",
         type=POSITIVE,
         metavar="MIB",
@@ -142,7 +164,7 @@ model_options = options(
         type=COUNT,
         metavar="N",
         help="CPU threads per operator if the client names no number.  "
-        "[default: OMP_NUM_THREADS, else the cores]",
+        "[default: OMP_NUM_THREADS, else the cores; divided by the instances]",
     ),
     allocator_option(),
     option(
@@ -188,6 +210,11 @@ def serving_options(
         ConfigurationError: The numbers contradict each other.
     """
     values = {name: getattr(configured, name) if value is None else value for name, value in given.items()}
+    if (instances := values["instances"]) == AUTO:
+        shared = 1 if session.device.is_gpu else usable_cores() // (session.threads or 1)
+        values["instances"] = instances = min(max(1, shared), MAX_INSTANCES)
+    if instances is not None and instances > 1 and session.threads is None:
+        session = replace(session, threads=default_threads(0, instances))
     memory_mib, versions = values.pop("memory_limit"), values.pop("version_policy")
     if (policy := values["default_queue_policy"]) is not None:
         values["default_queue_policy"] = QueuePolicy.parse(policy, "default_queue_policy")

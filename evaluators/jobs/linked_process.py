@@ -19,11 +19,11 @@ from enum import Enum, auto
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from inferometer.agent.child_process import start_child
 from inferometer.agent.hardware.allocator import use_allocator_of_environment
 from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.evaluators.evaluation import Evaluation, M, Status
 from inferometer.evaluators.jobs.job import JobCallbacks, JobPart, Progress
-from inferometer.evaluators.loading.child_process import start_child
 from inferometer.manifests.errors import (
     EvaluationFailed,
     EvaluationInterrupted,

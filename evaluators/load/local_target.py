@@ -6,11 +6,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.inference.stages import BatchResult, Stage, SystemDescription
 from inferometer.agent.preprocessing.inputs import Input, Payload, Tensors
-from inferometer.agent.serving.batch_worker import BatchMemory, BatchWorker, Predicted
+from inferometer.agent.serving.batch_worker import BatchMemory, BatchWorkers, Predicted, open_instances
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.request_queue import WAITING, PredictedBatch, RequestQueue, RequestState
 from inferometer.evaluators.evaluation import TensorSystem
@@ -35,21 +36,32 @@ _CLOSED = "the load target was closed while the query waited"
 _NO_ANSWER = "the model gave no answer for the query"
 
 
+@runtime_checkable
+class InstantiableSystem(TensorSystem, Protocol):
+    """A system that can open further instances of its model."""
+
+    def open_another(self) -> TensorSystem:
+        """Returns a further instance of the model; the caller closes it."""
+        ...
+
+
 class LocalTarget(Closeable):
     """A session under load; satisfies ``target.LoadTarget``.
 
-    A ``BatchWorker`` predicts the queries in a ``RequestQueue``, as in a served model. Inputs that were only
+    ``BatchWorkers`` predict the queries in a ``RequestQueue``, as in a served model. Inputs that were only
     read are preprocessed within the batch, so that this is part of the latency. During a run, the interpreter
     switches threads every 0.1 ms, so that the thread that sends the queries gets its turn in time.
 
-    The session still belongs to its owner: ``close`` only stops the thread.
+    The session still belongs to its owner: ``close`` only stops the threads, and closes the further
+    ``instances`` that the target has opened.
 
     Query n predicts input n modulo the number of inputs. Up to ``max_queue`` queries may wait for their batch
     to begin; any further query fails. See ``BatchingOptions`` for the batches; prepared inputs of different
     shapes never share one. The clock is that of the run, in nanoseconds.
 
     Raises:
-        ConfigurationError: A number is too small.
+        ConfigurationError: A number is out of its range, or the system can have only one instance.
+        InferometerError: A further instance cannot be opened.
     """
 
     in_process = True
@@ -62,9 +74,12 @@ class LocalTarget(Closeable):
         max_batch_size: int = 1,
         max_queue_delay_ms: float = 0.0,
         max_queue: int = 10_000,
+        instances: int = 1,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        batching = BatchingOptions(max_batch_size, max_queue_delay_ms, max_queue=max_queue)
+        batching = BatchingOptions(
+            max_batch_size, max_queue_delay_ms, max_queue=max_queue, instances=instances
+        )
         self._session = session
         self._clock = clock
         self._full = f"the queue is full, {max_queue} queries wait"
@@ -72,7 +87,9 @@ class LocalTarget(Closeable):
         self._switch_interval_s: float | None = None
         self._closed = False
         self._queue = RequestQueue[_Query](max_queue, "under load", clock)
-        predictor = _Batches(session, inputs, max_batch_size)
+        another = session.open_another if isinstance(session, InstantiableSystem) else None
+        sessions = open_instances(session, instances, another)
+        predictors = [_Batches(each, inputs, max_batch_size, owned=each is not session) for each in sessions]
         form_of: Callable[[_Query], object] | None = None
         if isinstance(inputs, PreparedInputs) and not inputs.are_alike:
             forms = [shapes_of(row) for row in inputs.rows]
@@ -80,7 +97,7 @@ class LocalTarget(Closeable):
             def form_of(query: _Query) -> object:
                 return forms[query.number % len(forms)]
 
-        self._worker = BatchWorker(predictor, self._queue, batching, clock, "under load", form_of=form_of)
+        self._workers = BatchWorkers(predictors, self._queue, batching, clock, "under load", form_of=form_of)
 
     @property
     def description(self) -> SystemDescription:
@@ -126,7 +143,7 @@ class LocalTarget(Closeable):
         self._switch_as_before()
 
     def close(self) -> None:
-        """Fails the waiting queries, stops the thread, and waits a few seconds for a prediction in progress.
+        """Fails the waiting queries, stops the threads, and waits a few seconds for a prediction in progress.
 
         Calling it again does nothing. A framework that hangs cannot be cancelled.
         """
@@ -139,7 +156,7 @@ class LocalTarget(Closeable):
             run.closed = True
             self._queue.clear(SessionError(_CLOSED))
         self._queue.close()
-        self._worker.join(_CLOSE_TIMEOUT_S)
+        self._workers.join(_CLOSE_TIMEOUT_S)
         if run is not None:
             run.finish()
 
@@ -155,15 +172,25 @@ class LocalTarget(Closeable):
 
 
 def make_load_target(
-    system: LoadableSystem | TensorSystem, inputs: LoadInputs, max_batch_size: int, max_queue_delay_ms: float
+    system: LoadableSystem | TensorSystem,
+    inputs: LoadInputs,
+    max_batch_size: int,
+    max_queue_delay_ms: float,
+    instances: int = 1,
 ) -> LoadTarget:
     """Returns a target that puts load on a system; the caller closes it.
 
-    The target is the system's own, which does its own batching, or else a ``LocalTarget``.
+    The target is the system's own, which has its own batching and instances, or else a ``LocalTarget``.
     """
     if isinstance(system, LoadableSystem):
         return system.load_target(inputs)
-    return LocalTarget(system, inputs, max_batch_size=max_batch_size, max_queue_delay_ms=max_queue_delay_ms)
+    return LocalTarget(
+        system,
+        inputs,
+        max_batch_size=max_batch_size,
+        max_queue_delay_ms=max_queue_delay_ms,
+        instances=instances,
+    )
 
 
 class _Run:
@@ -232,11 +259,15 @@ class _Query:
 class _Batches:
     """Predicts the queries of a batch, all of one run; satisfies ``BatchPredictor``.
 
-    The session still belongs to its owner. Inputs that were only read are preprocessed with the batch.
+    ``close`` closes the session if it is ``owned``; otherwise, its owner does. Inputs that were only read are
+    preprocessed with the batch.
     """
 
-    def __init__(self, session: TensorSystem, inputs: LoadInputs, max_batch_size: int) -> None:
+    def __init__(
+        self, session: TensorSystem, inputs: LoadInputs, max_batch_size: int, *, owned: bool
+    ) -> None:
         self._session = session
+        self._owned = owned
         self._rows: Sequence[Tensors] = inputs.rows if isinstance(inputs, PreparedInputs) else ()
         self._payloads: Sequence[Payload] = () if isinstance(inputs, PreparedInputs) else inputs.payloads
         self._ids = tuple(map(str, range(max_batch_size)))
@@ -303,5 +334,10 @@ class _Batches:
                 run.answers.failed(query.number, done_ns, reason)
             run.settle(len(requests))
 
+    def recover(self) -> None:
+        """Does nothing: a session that has lost its instance reports failures, and recovers by itself."""
+
     def close(self) -> None:
-        """Does nothing: the session stays open."""
+        """Closes the session if it is the target's own."""
+        if self._owned:
+            self._session.close()

@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from inferometer.agent.child_process import end_children, received, sent, start_child
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.stages import InputFailure
 from inferometer.agent.preprocessing.preprocessor import RecordOptions, RecordReader, input_bytes
 from inferometer.evaluators.datasets.arrays import synthetic_arrays
 from inferometer.evaluators.datasets.base import Dataset
-from inferometer.evaluators.loading.child_process import end_children, received, sent, start_child
 from inferometer.evaluators.loading.workers import (
     CallingThread,
     FilledRows,

@@ -23,19 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
+from inferometer.agent.child_process import CONTEXT, ChildProcess, end_children, received, sent, start_child
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.inference.stages import InputFailure, Stage
 from inferometer.agent.preprocessing.inputs import dtype_of, size_of
 from inferometer.agent.preprocessing.preprocessor import Preprocessor, preprocessor_of
 from inferometer.evaluators.datasets.base import Dataset
-from inferometer.evaluators.loading.child_process import (
-    CONTEXT,
-    ChildProcess,
-    end_children,
-    received,
-    sent,
-    start_child,
-)
 from inferometer.manifests.errors import ConfigurationError, InferometerError, InputError, one_line
 from inferometer.manifests.inputs import InputParameters
 

@@ -117,6 +117,18 @@ def test_a_schedule_can_come_from_a_file(agent: Agent, tmp_path: Path) -> None:
     assert "goodput" in answer.stdout
 
 
+def test_an_evaluation_keeps_the_instances_and_their_threads(agent: Agent) -> None:
+    answer = agent(*WORKLOAD, "--framework_name=PyTorch", "--instances=2", "--synthetic")
+
+    assert answer.code == 0, answer.stderr
+    evaluation = kept(answer)
+    assert evaluation.measurement.options.instances == 2
+    assert evaluation.measurement.run.queries.count(Outcome.ANSWERED) >= 20
+    assert evaluation.system.threads == max(1, (usable_cores() - 1) // 2)
+    assert "2 instances" in agent("info", "evaluation", "show", evaluation.id).stdout
+    assert "--instances=2" in kind_of(evaluation).again(evaluation).words
+
+
 def test_a_search_keeps_its_answer_and_its_probes(agent: Agent) -> None:
     answer = agent(*SEARCH, "--allow_invalid")
 
@@ -140,7 +152,9 @@ def test_a_search_keeps_its_answer_and_its_probes(agent: Agent) -> None:
         (("--concurrency=0",), "concurrency"),
         (("--schedule=a.csv",), "schedule sets when each query is due; leave out initial_qps"),
         (("--synthetic", "--dataset_name=digits_validation"), "synthetic needs no dataset"),
-        (("--agent=localhost:1", "--max_batch_size=2"), "apply only to a model in this process"),
+        (("--agent=localhost:1", "--max_batch_size=2"), "max_batch_size applies only to a model in this"),
+        (("--agent=localhost:1", "--instances=2"), "instances applies only to a model in this process"),
+        (("--instances=65",), "65 is not in the range 1<=x<=64"),
         (("--initial_qps=0",), "initial_qps"),
     ],
 )

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from inferometer.agent.hardware.environment import Device, DeviceKind
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.serving.batching import BatchingOptions, QueuePolicy, TimeoutAction
 from inferometer.agent.serving.served_models import VersionPolicies
@@ -62,6 +63,49 @@ def test_the_version_policy_is_that_of_the_flag_or_of_the_configuration():
     assert (str(flags.default), flags.by_model) == ("specific:1,3", {})
 
 
+@pytest.mark.parametrize(
+    ("instances", "threads", "expected"),
+    [
+        (1, None, (1, None)),  # the framework's own default
+        (2, None, (2, 4)),
+        (3, None, (3, 2)),
+        (16, None, (16, 1)),
+        (16, 4, (16, 4)),
+        ("auto", None, (8, 1)),
+        ("auto", 3, (2, 3)),
+        ("auto", 20, (1, 20)),
+    ],
+)
+def test_instances_share_the_cores(monkeypatch, tmp_path, instances, threads, expected):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("inferometer.client.serving.options.usable_cores", lambda: 8)
+    monkeypatch.setattr("inferometer.agent.hardware.environment.usable_physical_cores", lambda: 8)
+    file = tmp_path / "config.yaml"
+    file.write_text(f"serving: {{instances: {instances}}}")
+    for given, configured in (
+        ({"instances": instances}, ServingSettings()),
+        ({}, load_configuration(file).serving),
+    ):
+        options = serving_options({**LEFT_OUT, **given}, configured, SessionOptions(threads=threads))
+        assert (options.batching.instances, options.session.threads) == expected
+        assert options.shares == (expected[0] > 1)  # one queue for all clients
+
+
+def test_auto_is_one_instance_on_a_gpu_which_all_would_share():
+    session = SessionOptions(device=Device(DeviceKind.GPU))
+    assert (
+        serving_options({**LEFT_OUT, "instances": "auto"}, ServingSettings(), session).batching.instances == 1
+    )
+
+
+@pytest.mark.parametrize("value", ["0", "many", "1.5", "[2]"])
+def test_invalid_instances_in_the_file_are_named(tmp_path, value):
+    file = tmp_path / "config.yaml"
+    file.write_text(f"serving: {{instances: {value}}}")
+    with pytest.raises(ConfigurationError, match=r"field serving\.instances.*: found .*; allowed: "):
+        load_configuration(file)
+
+
 def test_priorities_and_their_policies_have_tritons_names(tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text(
@@ -116,6 +160,9 @@ def test_priorities_and_their_policies_have_tritons_names(tmp_path):
             "inline_predict_us is 20000; allowed: 0 to 10000, since all other calls",
         ),
         (["--gpu_device_id=1"], "--gpu_device_id requires --gpu"),
+        (["--instances=0"], '"0" is neither 1 to 64 nor auto'),
+        (["--instances=65"], '"65" is neither 1 to 64 nor auto'),
+        (["--instances=many"], '"many" is neither 1 to 64 nor auto'),
     ],
 )
 def test_options_that_make_no_sense_are_refused_in_one_line(agent, flags, line):

@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -130,6 +131,12 @@ class FakePredictor(Predictor):
         (self.manifest.source.parent / "closed").touch()
 
 
+class ApartPredictor(FakePredictor):
+    """Runs further instances of a model in processes of their own."""
+
+    instances_by = "processes"
+
+
 def mean_scores(batch: np.ndarray) -> np.ndarray:
     """Three classes whose scores come from the input's mean, so that each input has its own."""
     mean = batch.reshape(len(batch), -1).mean(axis=1, dtype=np.float32)
@@ -142,6 +149,10 @@ FAKE = FrameworkEntry("Fake", "fake_framework:FakePredictor", ("numpy",), "pip i
 
 def fake_registry() -> Registry:
     return Registry((FAKE,))
+
+
+def apart_registry() -> Registry:
+    return Registry((replace(FAKE, predictor="fake_framework:ApartPredictor"),))
 
 
 def write_manifests(folder: Path) -> Path:

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import tritonclient.grpc as triton
 import tritonclient.http as triton_http
+from fake_framework import wait_for
 from open_inference import images, tensor_of
 from rest_client import Rest, json_input
 from test_remote_agent import tensor_input
@@ -264,6 +265,20 @@ def test_requests_of_one_batch_are_linked_to_each_other(start):
     for span in spans.values():
         if span.name != INFER:
             assert spans[span.parent_id].trace_id == span.trace_id
+
+
+def test_the_span_of_a_batch_names_its_instance(start, manifest_folder):
+    serving = ServingOptions(BatchingOptions(instances=2))
+    with exporting(partial(start, serving=serving)) as agent, ThreadPoolExecutor(3) as pool:
+        calls = [pool.submit(agent.infer, traceparent(TRACE_IDS[0]), "Waiting") for _ in range(3)]
+        wait_for(lambda: any(model.waiting == 1 for model in agent.server.models.loaded))
+        (manifest_folder / "go").touch()
+        for call in calls:
+            call.result()
+        spans = agent.stop()
+
+    batches = [span.attributes["inferometer.instance"] for span in spans.values() if span.name == "batch"]
+    assert (len(batches), set(batches)) == (3, {0, 1})
 
 
 @pytest.mark.parametrize(

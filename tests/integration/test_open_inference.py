@@ -89,7 +89,7 @@ def test_configuration_has_what_load_generators_ask_for(client):
 
 def test_configuration_says_how_requests_are_put_together(start_agent):
     batching = BatchingOptions(
-        max_batch_size=8, max_queue_delay_ms=1.5, preferred_batch_sizes=(4, 8), max_queue=77
+        max_batch_size=8, max_queue_delay_ms=1.5, preferred_batch_sizes=(4, 8), max_queue=77, instances=3
     )
     agent = start_agent(serving=ServingOptions(batching=batching))
     with triton.InferenceServerClient(agent.address) as client:
@@ -98,6 +98,8 @@ def test_configuration_says_how_requests_are_put_together(start_agent):
     assert list(config.dynamic_batching.preferred_batch_size) == [4, 8]
     assert config.dynamic_batching.max_queue_delay_microseconds == 1500
     assert config.dynamic_batching.default_queue_policy.max_queue_size == 77
+    [group] = config.instance_group
+    assert (group.count, group.kind) == (3, triton.model_config_pb2.ModelInstanceGroup.KIND_CPU)
 
 
 PRIORITIES = BatchingOptions(

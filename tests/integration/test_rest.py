@@ -103,7 +103,7 @@ def test_metadata_says_what_the_model_takes_and_gives(client, ask):
 
 
 def test_configuration_has_names_of_types_and_numbers(start_agent):
-    batching = BatchingOptions(max_batch_size=8, max_queue_delay_ms=1.5, preferred_batch_sizes=(4, 8))
+    batching = BatchingOptions(8, max_queue_delay_ms=1.5, preferred_batch_sizes=(4, 8), instances=3)
     with client_of(start_agent(http_port=0, serving=ServingOptions(batching=batching))) as client:
         config = client.get_model_config("Mean", "1")
     assert (config["name"], config["backend"], config["max_batch_size"]) == ("Mean", "fake", 8)
@@ -111,6 +111,8 @@ def test_configuration_has_names_of_types_and_numbers(start_agent):
     assert (item["data_type"], item["format"], item["dims"]) == ("TYPE_FP32", "FORMAT_NCHW", [1, SIDE, SIDE])
     assert config["output"][0]["dims"] == [3]
     assert config["dynamic_batching"]["max_queue_delay_microseconds"] == 1500
+    [group] = config["instance_group"]
+    assert (group["count"], group["kind"]) == (3, "KIND_CPU")
     assert config["parameters"]["framework"] == {"string_value": "Fake"}
 
 

@@ -13,6 +13,7 @@ from tests.perf import (
     dataset_overhead,
     grpc_round_trip,
     hot_path,
+    instances,
     issue_rate,
     load_client,
     loading,
@@ -126,6 +127,7 @@ SECTIONS: Mapping[str, Callable[[_Given], _Tables]] = {
         "max_qps_mlserver: skipped; set INFEROMETER_MLSERVER_PYTHON to a Python with MLServer",
     ),
     "batching": _of("Dynamic batching in a served agent", batching.measure),
+    "instances": _of(f"Instances of a served model, {instances.THREADS} threads in total", instances.measure),
     "mlserver": _of(
         "A served agent against MLServer, ModelInfer",
         mlserver_peer.measure,

@@ -78,6 +78,7 @@ class MXNetPredictor(Predictor):
     CPUs only) by MXNet's automatic mixed precision.
     """
 
+    instances_by = "processes"
     precisions: ClassVar[frozenset[Precision]] = frozenset(Precision)
 
     def __init__(self, manifest: ModelManifest, artifacts: Artifacts, options: PredictorOptions) -> None:

@@ -122,7 +122,7 @@ def config_message(
         instance_group=[
             group(
                 name=name,
-                count=1,
+                count=batching.instances,
                 kind=group.KIND_GPU if device.is_gpu else group.KIND_CPU,
                 gpus=[device.index] if device.is_gpu else [],
             )

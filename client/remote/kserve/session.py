@@ -382,7 +382,7 @@ class KServeSession(Session):
         postprocessor: Postprocessor,
         description: SystemDescription,
     ) -> None:
-        super().__init__(predictor, pipeline, description)
+        super().__init__(predictor, lambda _: pipeline, description)
         self.predictor = predictor
         self.preprocessor = preprocessor
         self.postprocessor = postprocessor

@@ -84,10 +84,12 @@ def queries_part(runs: Sequence[LoadRun]) -> Part:
 
 
 def options_document(options: LoadOptions) -> Document:
-    """Returns the options as a document, without ``further`` if it is empty, as in earlier versions."""
+    """Returns the options as a document; without what earlier versions lack, if it has its default."""
     document = fields_of(options)
     if not options.further:
         del document["further"]
+    if options.instances == 1:
+        del document["instances"]
     return document
 
 

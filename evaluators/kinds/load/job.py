@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from inferometer.agent.artifacts.web import fetch_image
-from inferometer.agent.hardware.environment import DeviceKind
+from inferometer.agent.hardware.environment import DeviceKind, default_threads
 from inferometer.agent.inference.session import open_preprocessor
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.tracing.recorder import TraceLevel, TraceScope
@@ -22,7 +22,7 @@ from inferometer.evaluators.jobs.options import SPARE_CORES
 from inferometer.evaluators.kinds.batches.job import EvaluationTrace
 from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, RateSearchMeasurement, lag_reason
 from inferometer.evaluators.kinds.load.mlperf import MlperfWork
-from inferometer.evaluators.kinds.load.request import MaxQpsRequest, WorkloadRequest
+from inferometer.evaluators.kinds.load.request import LoadRequest, MaxQpsRequest, WorkloadRequest
 from inferometer.evaluators.kinds.load.search import search_max_qps
 from inferometer.evaluators.load.arrivals import Schedule
 from inferometer.evaluators.load.issuer import RunLimits
@@ -107,7 +107,9 @@ class LoadJob:
         """Opens the model, prepares its inputs before the clock starts, and starts monitoring its hosts."""
         request = self._request
         with ExitStack() as opened:
-            session = replace(request.system.session, spare_cores=SPARE_CORES)
+            session, instances = replace(request.system.session, spare_cores=SPARE_CORES), request.instances
+            if instances > 1 and session.threads is None:
+                session = replace(session, threads=default_threads(SPARE_CORES, instances))
             wanted = replace(request.system, session=session)
             model, dataset = resources.check_system(wanted), None
             if not request.synthetic:
@@ -118,7 +120,8 @@ class LoadJob:
             system = resources.open_loadable(wanted, notify=callbacks.on_warning)
             opened.enter_context(_closed(system))
             inputs, identity = self._inputs(resources, system, dataset)
-            target = make_load_target(system, inputs, request.max_batch_size, request.max_queue_delay_ms)
+            batching = (request.max_batch_size, request.max_queue_delay_ms, instances)
+            target = make_load_target(system, inputs, *batching)
             opened.enter_context(_closed(target))
             watch = Watch(system.description, None if system.in_process else system)
             yield target, inputs, identity, opened.enter_context(watch)
@@ -144,7 +147,7 @@ class LoadJob:
             self._schedule_file.create(self._work.text())
             self._schedule_file = None
         callbacks.on_start(JobStart(target.description, inputs.source, len(inputs), described(self._work)))
-        _warn(target, inputs, request.system.session.threads, callbacks.on_warning)
+        _warn(target, inputs, request, callbacks.on_warning)
         session.warm_up(request.warm_up_queries)
         watch.begin()
         measurement: LoadMeasurement | RateSearchMeasurement
@@ -234,13 +237,14 @@ def _closed(resource: SystemUnderTest | LoadTarget) -> Iterator[None]:
             resource.close()
 
 
-def _warn(target: LoadTarget, inputs: LoadInputs, threads: int | None, notify: Notify) -> None:
-    d = target.description
+def _warn(target: LoadTarget, inputs: LoadInputs, request: LoadRequest, notify: Notify) -> None:
+    d, threads = target.description, request.system.session.threads
     cores = d.environment.usable_cores
     given = threads is not None or d.threads is None or d.device.kind is not DeviceKind.CPU
     if target.in_process and not given and cores > (d.threads or 0):
+        each = f" in each of {request.instances} instances" if request.instances > 1 else ""
         notify(
-            f"threads per operator: {d.threads}; one of {cores} cores is left for sending the queries, "
+            f"threads per operator: {d.threads}{each}; one of {cores} cores is left for sending the queries, "
             "unless threads sets a number"
         )
     if inputs.failures:

@@ -54,6 +54,7 @@ def option_conditions(options: LoadOptions) -> dict[str, str]:
     conditions = {
         "max batch size": str(options.max_batch_size),
         "max queue delay": f"{options.max_queue_delay_ms:g} ms",
+        "instances": str(options.instances),
         "preprocessing": "under load" if options.include_preprocess else "before",
         "timeout": f"{options.timeout_ms:g} ms",
     }
@@ -79,6 +80,8 @@ def options_text(options: LoadOptions, *, bound: bool = False) -> Iterator[str]:
     yield f"batches of up to {options.max_batch_size}"
     if options.max_queue_delay_ms:
         yield f"which wait {options.max_queue_delay_ms:g} ms"
+    if options.instances > 1:
+        yield f"{options.instances} instances"
     yield f"{options.warm_up_queries} queries to warm up"
 
 
@@ -91,7 +94,14 @@ def load_words(evaluation: Evaluation, options: LoadOptions, request: type[LoadR
     """Yields the words of the command that repeats a load, except for the queries and their duration."""
     yield from dataset_words(evaluation)
     yield from words_of("seed", options.seed, 0)
-    names = ("percentile", "timeout_ms", "warm_up_queries", "max_batch_size", "max_queue_delay_ms")
+    names = (
+        "percentile",
+        "timeout_ms",
+        "warm_up_queries",
+        "max_batch_size",
+        "max_queue_delay_ms",
+        "instances",
+    )
     same = {name: getattr(options, name) for name in (*names, "include_preprocess")}
     yield from words(same, request)
 

@@ -55,6 +55,7 @@ class LoadOptions:
         concurrency: The number of queries in flight in a closed loop; None for a schedule.
         max_batch_size: The maximum number of queries in a batch.
         max_queue_delay_ms: The maximum time that a query waits for others in its batch.
+        instances: The number of instances of the model, which took batches from one queue.
         include_preprocess: Whether inputs were preprocessed under load.
         warm_up_queries: The number of queries sent before the run, which are not part of it.
         time_budget_s: The time limit of a search; None for a workload.
@@ -75,6 +76,7 @@ class LoadOptions:
     concurrency: int | None = None
     max_batch_size: int = 1
     max_queue_delay_ms: float = 0.0
+    instances: int = 1
     include_preprocess: bool = False
     warm_up_queries: int = 0
     time_budget_s: float | None = None

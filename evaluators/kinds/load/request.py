@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _SAME = (
     *("percentile", "latency_bound_ms", "timeout_ms", "warm_up_queries"),
-    *("max_batch_size", "max_queue_delay_ms", "include_preprocess"),
+    *("max_batch_size", "max_queue_delay_ms", "instances", "include_preprocess"),
 )
 _KEPT = {
     *_SAME,
@@ -40,6 +40,7 @@ _KEPT = {
     *("tracer_address", "trace_url"),
 }
 """The options that evaluations store in fields of their own, or not at all."""
+INSTANCES = Range(1, 64)
 _LEAST_PROBES = 4
 _ROUNDING = 1 + 1e-9  # 4 × 0.3 is more than 1.2
 
@@ -63,8 +64,8 @@ def _scenario(name: str) -> Scenario:
 class LoadRequest(ModelRequest):
     """A model under load: what a workload and a search have in common.
 
-    Attributes not listed here are as in ``LoadOptions``; batches are only for a model in this process, which
-    leaves ``SPARE_CORES`` to the thread that sends the queries.
+    Attributes not listed here are as in ``LoadOptions``; batches and instances are only for a model in this
+    process, which leaves ``SPARE_CORES`` to the thread that sends the queries.
 
     Attributes:
         synthetic: Whether the inputs are random tensors instead of a dataset's inputs.
@@ -139,6 +140,9 @@ class LoadRequest(ModelRequest):
     max_queue_delay_ms: float = declared(
         0.0, "How long the first query of a batch waits for others.", "MS", within=NOT_NEGATIVE
     )
+    instances: int = declared(
+        1, "Instances of the model, which predict at the same time, in this process.", "N", within=INSTANCES
+    )
     include_preprocess: bool = declared(
         False, "Also preprocess under load; by default inputs are preprocessed before the run."
     )
@@ -163,10 +167,9 @@ class LoadRequest(ModelRequest):
             raise ConfigurationError(
                 f"{len(self.system.agents)} agents are named, but a load needs exactly one; name one, or any"
             )
-        if self.system.agents and (self.max_batch_size > 1 or self.max_queue_delay_ms):
-            raise ConfigurationError(
-                "max_batch_size and max_queue_delay_ms apply only to a model in this process; leave them out"
-            )
+        for name, unused in (("max_batch_size", 1), ("max_queue_delay_ms", 0), ("instances", 1)):
+            if self.system.agents and getattr(self, name) != unused:
+                raise ConfigurationError(f"{name} applies only to a model in this process; leave it out")
 
     @property
     def traced_share(self) -> float:

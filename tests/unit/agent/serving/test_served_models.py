@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pytest
-from served_fakes import FakeSession
+from served_fakes import FakeSession, rows
 
 from inferometer.agent.hardware.environment import Precision
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import SessionOptions
+from inferometer.agent.serving import served_models
+from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.served_models import ServedModels, ServingOptions
+from inferometer.manifests.errors import MemoryLimitError
 from inferometer.manifests.schema import ModelManifest
 
 HALF, FULL = SessionOptions(precision=Precision.FLOAT16), SessionOptions(precision=Precision.FLOAT32)
@@ -60,3 +66,32 @@ def test_two_precisions_of_a_model_in_code_are_two_models(
 
 def test_float32_that_is_asked_for_is_not_the_own_precision_of_a_file() -> None:
     assert sessions_of(manifest(graph_path="tiny.onnx"), SessionOptions(), FULL) == 2
+
+
+@pytest.mark.parametrize(("instances", "fits"), [(1, True), (3, True), (4, False)])
+def test_the_memory_of_every_instance_counts(
+    monkeypatch: pytest.MonkeyPatch, instances: int, *, fits: bool
+) -> None:
+    made: list[FakeSession] = []
+
+    class Measured(FakeSession):
+        def __init__(self) -> None:
+            super().__init__("Tiny")
+            made.append(self)
+
+        def open_another(self) -> FakeSession:
+            return Measured()
+
+    monkeypatch.setattr(
+        served_models, "used_bytes", lambda _: 1000 + 100 * sum(not each.closed for each in made)
+    )
+    registry = SimpleNamespace(find=lambda _: SimpleNamespace(load=lambda: None))
+    options = ServingOptions(BatchingOptions(instances=instances), memory_limit_bytes=300)
+    models = ServedModels(registry, lambda *_: Measured(), options)  # type: ignore[arg-type]
+    described = manifest(graph_path="tiny.onnx")
+    refused = pytest.raises(MemoryLimitError, match="takes 1 MiB on cpu")
+    with nullcontext() if fits else refused, models.lease_model(described, SessionOptions()) as model:
+        assert model.infer({"numbers": rows(1)}).outputs["doubled"].tolist() == [[2, 2]]
+    models.close()
+    assert models.wait_for_none(20)
+    assert [each.closed for each in made] == [True] * instances

@@ -8,8 +8,8 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from inferometer.evaluators.loading import child_process
-from inferometer.evaluators.loading.child_process import end_children, start_child
+from inferometer.agent import child_process
+from inferometer.agent.child_process import end_children, start_child
 from inferometer.manifests.errors import ConfigurationError, DatasetError
 
 

@@ -1,0 +1,270 @@
+"""A predictor in a process of its own, for frameworks that predict one batch at a time in each process.
+
+The tensors pass through shared memory, and short messages through a pipe.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, suppress
+from multiprocessing.connection import Connection
+from multiprocessing.shared_memory import SharedMemory
+from multiprocessing.util import Finalize
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.agent.artifacts.files import Artifacts
+from inferometer.agent.child_process import ChildProcess, end_children, received, sent, start_child
+from inferometer.agent.hardware.environment import PredictorOptions
+from inferometer.agent.inference.predictor import Predictor
+from inferometer.agent.preprocessing.inputs import Tensors
+from inferometer.manifests.errors import ConfigurationError, InferometerError, InstanceLostError
+from inferometer.manifests.schema import ModelManifest
+
+_ALIGNMENT = 64
+_Place: TypeAlias = "tuple[str, str, tuple[int, ...], int] | tuple[str, NDArray[Any]]"
+"""A tensor's name, dtype, shape and offset in the memory; or its name and the tensor itself, of strings."""
+
+
+def open_instance(predictor: Predictor) -> Predictor:
+    """Loads a further instance of a predictor's model; see ``Predictor.instances_by``.
+
+    Raises:
+        ConfigurationError: The model is in memory, where its owner has only one.
+        InstanceLostError: The process of the instance ended early.
+        InferometerError: The model cannot be loaded; see ``Predictor.load``.
+    """
+    manifest, artifacts, options = predictor.manifest, predictor.artifacts, predictor.options
+    if artifacts.in_memory is not None:
+        raise ConfigurationError(f"{predictor}: is in memory, and so has one instance; save it to a file")
+    further: Predictor
+    if predictor.instances_by == "threads":
+        further = type(predictor)(manifest, artifacts, options)
+    else:
+        further = ProcessPredictor(type(predictor), manifest, artifacts, options)
+    try:
+        further.load()
+    except BaseException:
+        further.close()
+        raise
+    return further
+
+
+class ProcessPredictor(Predictor):
+    """Runs a predictor in a fresh process, which is started anew if it ends early. It profiles no layers.
+
+    Args:
+        kind: The class of the predictor.
+        manifest: The model.
+        artifacts: The model's verified files.
+        options: The options, such as device and threads.
+    """
+
+    def __init__(
+        self, kind: type[Predictor], manifest: ModelManifest, artifacts: Artifacts, options: PredictorOptions
+    ) -> None:
+        super().__init__(manifest, artifacts, options)
+        self._kind = kind
+        self._threads: int | None = None
+        self._children: list[ChildProcess] = []
+        """The process, unless it has not been started or has been closed."""
+        self._inputs, self._outputs = _Memory(), _Memory()
+        # runs at the exit of the interpreter too, before multiprocessing waits for children
+        self._at_exit = Finalize(self, _end, (self._children, self._inputs, self._outputs), exitpriority=10)
+
+    def load(self) -> None:
+        """Starts the process and loads the model there; see ``Predictor``.
+
+        Raises:
+            InstanceLostError: The process ended while it loaded the model.
+        """
+        end_children(self._children)
+        work = (_serve, self._kind, self.manifest, self.artifacts, self.options)
+        self._children[:] = [start_child(f"the process of an instance of {self}", *work)]
+        answer = self._answer()
+        self._threads, self.fixed_outputs = answer
+
+    def turn(self) -> AbstractContextManager[object]:
+        """Starts the process again if it has ended; other instances are not waited for."""
+        if self._at_exit.still_active() and (not self._children or self._children[0].has_ended):
+            self.load()
+        return super().turn()
+
+    def predict(self, inputs: Tensors) -> Tensors:
+        """Runs the model in the process; see ``Predictor``.
+
+        Raises:
+            InstanceLostError: The process ended while it predicted the batch.
+        """
+        try:
+            return self._predicted(inputs)
+        except InstanceLostError:
+            if self._inputs.was_read:
+                raise
+        self.load()
+        return self._predicted(inputs)
+
+    def _predicted(self, inputs: Tensors) -> Tensors:
+        self._inputs.reserve(_size(inputs))
+        answer = self._asked((self._inputs.name, self._inputs.put(inputs), self._outputs.name))
+        if isinstance(answer, int):  # more than the memory has
+            self._outputs.reserve(answer)
+            answer = self._asked(self._outputs.name)
+        return {name: tensor.copy() for name, tensor in self._outputs.views(answer).items()}
+
+    def _asked(self, message: Any) -> Any:
+        [child] = self._children
+        with suppress(OSError):  # it has ended, which the answer shows
+            child.connection.send(message)
+        return self._answer()
+
+    def _answer(self) -> Any:
+        """Waits for an answer, and raises it if it is an error."""
+        [child] = self._children
+        try:
+            answer = child.connection.recv()
+        except (EOFError, OSError) as error:  # also in the middle of a message
+            raise InstanceLostError(f"{child.early_end()}; it is started again, so try again") from error
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    @property
+    def threads(self) -> int | None:
+        """The number of threads of an operator in the process."""
+        return self._threads
+
+    def close(self) -> None:
+        """Ends the process; calling it again does nothing."""
+        self._at_exit()
+
+
+def _end(children: list[ChildProcess], *memories: _Memory) -> None:
+    end_children(children)
+    children.clear()
+    for memory in memories:
+        memory.free()
+
+
+class _Memory:
+    """Growing shared memory for the tensors of one direction; the parent process creates and frees it."""
+
+    def __init__(self) -> None:
+        self._block: SharedMemory | None = None
+
+    @property
+    def name(self) -> str:
+        """The name, under which the other process opens it; empty if there is none yet."""
+        return self._block.name if self._block else ""
+
+    @property
+    def size(self) -> int:
+        """The number of bytes."""
+        return self._block.size if self._block else 0
+
+    def reserve(self, size: int) -> None:
+        """Replaces the memory with a larger one if it has fewer bytes than ``size``."""
+        if size > self.size:
+            self.free()
+            self._block = SharedMemory(create=True, size=size)
+
+    def open(self, name: str) -> None:
+        """Opens the memory that the other process has created, if it has, unless it is open."""
+        if name and name != self.name:
+            if self._block is not None:
+                with suppress(BufferError):  # the framework still keeps a tensor in it
+                    self._block.close()
+            self._block = SharedMemory(name)
+
+    @property
+    def was_read(self) -> bool:
+        """Whether the other process has begun to read the tensors."""
+        return bool(self._flag)
+
+    def read(self, places: list[_Place]) -> dict[str, NDArray[Any]]:
+        """Returns the tensors at places, without a copy, and tells the other process."""
+        self._flag[...] = 1
+        return self.views(places)
+
+    @property
+    def _flag(self) -> NDArray[np.uint8]:
+        return self.views([("", "u1", (), 0)])[""]
+
+    def put(self, tensors: Tensors) -> list[_Place]:
+        """Copies tensors into the memory, which is large enough; returns their places."""
+        places: list[_Place] = []
+        self._flag[...] = 0
+        offset = _ALIGNMENT  # after the flag
+        for name, tensor in tensors.items():
+            if tensor.dtype.hasobject:
+                places.append((name, tensor))
+                continue
+            place = (name, tensor.dtype.str, tensor.shape, offset)
+            places.append(place)
+            [view] = self.views([place]).values()
+            view[...] = tensor
+            offset += _padded(tensor.nbytes)
+        return places
+
+    def views(self, places: list[_Place]) -> dict[str, NDArray[Any]]:
+        """Returns the tensors at places, without a copy."""
+        tensors = {}
+        for place in places:
+            if len(place) == 2:
+                tensors[place[0]] = place[1]
+            else:
+                name, dtype, shape, offset = place
+                buffer = self._block.buf if self._block else b""
+                tensors[name] = np.ndarray(shape, dtype, buffer, offset)
+        return tensors
+
+    def free(self) -> None:
+        """Frees the memory in both processes."""
+        block, self._block = self._block, None
+        if block is not None:
+            with suppress(BufferError):
+                block.close()
+            block.unlink()
+
+
+def _padded(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _size(tensors: Tensors) -> int:
+    """Returns how many bytes the tensors take in the memory."""
+    return _ALIGNMENT + sum(_padded(each.nbytes) for each in tensors.values() if not each.dtype.hasobject)
+
+
+def _serve(
+    kind: type[Predictor],
+    manifest: ModelManifest,
+    artifacts: Artifacts,
+    options: PredictorOptions,
+    connection: Connection,
+) -> None:
+    """Runs the process from the loading of the model until the parent process closes the connection."""
+    inputs, outputs = _Memory(), _Memory()
+    try:
+        predictor = kind(manifest, artifacts, options)
+        predictor.load()
+    except InferometerError as error:
+        sent(connection, error)
+        return
+    answer: Any = (predictor.threads, dict(predictor.fixed_outputs))
+    while sent(connection, answer) and (message := received(connection)) is not None:
+        name, places, room = message
+        try:
+            inputs.open(name)
+            tensors = predictor.predict(inputs.read(places))
+            outputs.open(room)
+            if (size := _size(tensors)) > outputs.size and sent(connection, size):
+                outputs.open(received(connection))
+            answer = outputs.put(tensors)
+            del tensors
+        except InferometerError as error:
+            answer = error
+        except Exception as error:  # noqa: BLE001 - raised again in the parent process
+            answer = RuntimeError(f"{type(error).__name__}: {error}")
+    predictor.close()

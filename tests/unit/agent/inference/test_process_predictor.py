@@ -1,0 +1,174 @@
+"""A predictor in a process of its own: what passes to it and back, how it ends, and how it starts again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from pipeline_fakes import EchoPredictor, manifest, wait_until
+from process_fakes import MIB, ApartPredictor
+
+from inferometer.agent.artifacts.files import Artifacts
+from inferometer.agent.hardware.environment import CPU, PredictorOptions
+from inferometer.agent.inference.predictor import Predictor
+from inferometer.agent.inference.process_predictor import ProcessPredictor, open_instance
+from inferometer.agent.serving.served_models import used_bytes
+from inferometer.manifests.errors import ArtifactError, ConfigurationError, InstanceLostError, PredictionError
+
+SEGMENTS = Path("/dev/shm")
+
+
+def apart(seed: int = 0) -> Predictor:
+    return ApartPredictor(manifest(), Artifacts(), PredictorOptions(threads=2, seed=seed))
+
+
+@pytest.fixture(scope="module")
+def instance() -> Iterator[Predictor]:
+    with_process = open_instance(apart())
+    yield with_process
+    with_process.close()
+
+
+def predicted(instance: Predictor, *numbers: float) -> dict[str, np.ndarray]:
+    with instance.turn():
+        return dict(instance.predict({"data": np.array(numbers, np.float32).reshape(-1, 1)}))
+
+
+def process_of(instance: Predictor) -> int:
+    return int(predicted(instance, 0)["pid"][0])
+
+
+def test_it_runs_in_another_process_with_the_same_options(instance: Predictor) -> None:
+    assert isinstance(instance, ProcessPredictor)
+    assert process_of(instance) == process_of(instance) != os.getpid()
+    assert (instance.threads, instance.fixed_outputs) == (2, {"loss": 7})
+
+
+def test_tensors_of_any_size_pass_and_stay_valid(instance: Predictor) -> None:
+    small = predicted(instance, 1, 8)["data"]
+    large = predicted(instance, *(2.0 for _ in range(30)))["data"]  # 12 MB, which the memory has to grow for
+    again = predicted(instance, *range(20, 50))["data"]
+
+    assert small.tolist() == [[1], [8]]
+    assert large.shape == (30, 100_000)
+    assert (large == 2).all()
+    assert again[:, 0].tolist() == list(range(20, 50))
+
+
+def test_strings_and_empty_tensors_pass(instance: Predictor) -> None:
+    outputs = predicted(instance, 6)
+    assert outputs["text"].tolist() == [["two", "words"]]
+    assert (outputs["empty"].shape, outputs["empty"].dtype) == ((1, 0), np.int8)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "message"),
+    [(3, PredictionError, "the framework failed"), (4, RuntimeError, "ZeroDivisionError: a fault")],
+)
+def test_errors_come_back_and_the_process_goes_on(
+    instance: Predictor, number: int, kind: type[Exception], message: str
+) -> None:
+    before = process_of(instance)
+    with pytest.raises(kind, match=f"^{message}$"):
+        predicted(instance, number)
+    assert process_of(instance) == before
+
+
+def test_a_process_that_dies_loses_its_batch_and_starts_again(instance: Predictor) -> None:
+    before = process_of(instance)
+    with pytest.raises(
+        InstanceLostError, match=r"instance of model Echo .* was ended by SIGKILL .*try again$"
+    ):
+        predicted(instance, 5)
+    assert process_of(instance) not in (before, os.getpid())
+    assert predicted(instance, 9)["data"].tolist() == [[9]]
+
+
+@pytest.mark.parametrize("is_noticed", [True, False])
+def test_a_process_that_dies_while_it_is_idle_loses_nothing(instance: Predictor, is_noticed: bool) -> None:
+    before = process_of(instance)
+    if is_noticed:
+        os.kill(before, signal.SIGKILL)
+        wait_until(lambda: psutil.Process(before).status() == psutil.STATUS_ZOMBIE)
+    else:  # it gets the message, but does not read it any more
+        os.kill(before, signal.SIGSTOP)
+        threading.Timer(0.1, os.kill, (before, signal.SIGKILL)).start()
+    assert process_of(instance) != before
+
+
+def test_the_signals_of_a_terminal_or_a_supervisor_do_not_end_it(instance: Predictor) -> None:
+    before = process_of(instance)
+    assert predicted(instance, 7)["pid"] == [before]
+    assert process_of(instance) == before
+
+
+@pytest.mark.parametrize(
+    ("seed", "kind", "message"),
+    [(13, ArtifactError, "the file is gone"), (14, InstanceLostError, "ended with code 3")],
+)
+def test_a_model_that_cannot_be_loaded_leaves_nothing(
+    seed: int, kind: type[Exception], message: str, left: Callable[[], object]
+) -> None:
+    before = left()
+    with pytest.raises(kind, match=message):
+        open_instance(apart(seed))
+    assert left() == before
+
+
+def test_closing_ends_the_process_and_frees_the_memory(left: Callable[[], object]) -> None:
+    before = left()
+    instance = open_instance(apart())
+    predicted(instance, 2)
+    assert left() != before
+    instance.close()
+    assert left() == before
+    instance.close()
+
+
+@pytest.fixture
+def left() -> Callable[[], object]:
+    """What an instance could leave behind: processes and segments of shared memory."""
+
+    def look() -> object:
+        children = {
+            child.pid
+            for child in psutil.Process().children()
+            if "resource_tracker" not in str(child.cmdline())
+        }
+        return children, {path.name for path in SEGMENTS.glob("psm_*")}
+
+    return look
+
+
+def test_the_memory_of_the_process_counts() -> None:
+    before = used_bytes(CPU)
+    instance = open_instance(apart(200))
+    try:
+        after = used_bytes(CPU)
+        assert before is not None
+        assert after is not None
+        assert after - before > 200 * MIB
+    finally:
+        instance.close()
+
+
+def test_by_default_an_instance_is_another_predictor_in_this_process() -> None:
+    first = EchoPredictor()
+    further = open_instance(first)
+    assert type(further) is EchoPredictor
+    assert further is not first
+    assert (further.loads, first.loads) == (1, 0)
+
+
+def test_a_model_in_memory_has_one_instance() -> None:
+    artifacts = Artifacts(in_memory=object())
+    with pytest.raises(
+        ConfigurationError, match=r"^model Echo .*: is in memory, and so has one instance; save"
+    ):
+        open_instance(EchoPredictor(artifacts=artifacts))
