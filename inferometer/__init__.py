@@ -77,7 +77,7 @@ if TYPE_CHECKING:
         ingest,
         train,
     )
-    from inferometer.client.api.evaluating import Scores, evaluate, measure, score, sweep
+    from inferometer.client.api.evaluating import Scores, evaluate, measure, measure_group, score, sweep
     from inferometer.client.api.load import LatencyPercentile, RateSearch, WorkloadRun, max_qps, workload
     from inferometer.client.api.operators.runs import (
         OperatorArguments,
@@ -117,7 +117,11 @@ if TYPE_CHECKING:
     from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
     from inferometer.evaluators.kinds.ingestion.measurement import IngestionMeasurement
     from inferometer.evaluators.kinds.kind import Kind, top_figures
-    from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, RateSearchMeasurement
+    from inferometer.evaluators.kinds.load.measurement import (
+        LoadMeasurement,
+        MixMeasurement,
+        RateSearchMeasurement,
+    )
     from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement
     from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement
     from inferometer.evaluators.reports.base import Column, Report, Row, describe
@@ -185,6 +189,7 @@ __all__ = [
     "LoadMeasurement",
     "Loss",
     "MaxQpsArguments",
+    "MixMeasurement",
     "ModelManifest",
     "ModelOutput",
     "ModelSignature",
@@ -267,6 +272,7 @@ __all__ = [
     "ingest",
     "max_qps",
     "measure",
+    "measure_group",
     "score",
     "serve",
     "sweep",
@@ -277,7 +283,7 @@ __all__ = [
 
 _OWNERS = {
     "evaluators.jobs.options": ("Range", "check_options", "declared", "given_options"),
-    "client.api.evaluating": ("measure", "evaluate", "sweep", "Scores", "score"),
+    "client.api.evaluating": ("measure", "measure_group", "evaluate", "sweep", "Scores", "score"),
     "evaluators.verdict": ("RunTimes",),
     "evaluators.jobs.job": ("SystemRequest", "JobCallbacks", "JobResources", "JobStart", "Job"),
     "evaluators.kinds.kind": ("Kind", "top_figures"),
@@ -365,7 +371,7 @@ _OWNERS = {
     "evaluators.evaluation": ("Evaluation", "Status"),
     "evaluators.kinds.batches.measurement": ("BatchMeasurement",),
     "evaluators.kinds.ingestion.measurement": ("IngestionMeasurement",),
-    "evaluators.kinds.load.measurement": ("LoadMeasurement", "RateSearchMeasurement"),
+    "evaluators.kinds.load.measurement": ("LoadMeasurement", "MixMeasurement", "RateSearchMeasurement"),
     "evaluators.kinds.operators.measurement": ("OperatorMeasurement",),
     "evaluators.kinds.training.measurement": ("TrainingMeasurement",),
     "evaluators.reports.base": ("Column", "Report", "Row", "describe"),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +15,8 @@ import numpy as np
 from inferometer.evaluators.evaluation import Progress
 from inferometer.evaluators.load.arrivals import Schedule
 from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries, QueryLog, Stop
-from inferometer.evaluators.load.target import QueryTarget
-from inferometer.evaluators.load.validity import LEAST_GROWN, backlog, growing, negligible_ns
+from inferometer.evaluators.load.target import Answers, QueryTarget
+from inferometer.evaluators.load.validity import LEAST_GROWN, backlog, growing, negligible_ns, steady_from_ns
 from inferometer.evaluators.statistics import percentile
 
 LOOK_NS = 250_000_000
@@ -215,6 +215,130 @@ def run_open_loop(
         sleep: Sleeps for a number of seconds.
     """
     log = QueryLog(schedule, clock())
+    stop, ended_ns = _sent_and_awaited(target, schedule, log, limits, clock, sleep)
+    return LoadRun.of(log, schedule, stop, ended_ns, limits.timeout_ns)
+
+
+def run_together(
+    targets: Sequence[QueryTarget],
+    schedules: Sequence[Schedule],
+    limits: RunLimits,
+    *,
+    clock: Callable[[], int] = time.perf_counter_ns,
+    sleep: Callable[[float], None] = time.sleep,
+) -> tuple[LoadRun, ...]:
+    """Sends the queries of several schedules, each to its own target, and returns the run of each.
+
+    One thread sends all queries in the order in which they are due, so none waits for another thread that
+    sends. The rules are those of ``run_open_loop`` for all queries together: the run stops for a backlog only
+    if that of all targets together grows. The runs are those of ``counted``.
+
+    Args:
+        targets: The systems under test.
+        schedules: When the queries of each target are due.
+        limits: The limits that end the run early.
+        clock: A monotonic clock in nanoseconds, the same as the targets'.
+        sleep: Sleeps for a number of seconds.
+    """
+    sizes = [len(each) for each in schedules]
+    offsets_ns = np.concatenate([each.offsets_ns for each in schedules])
+    order = np.argsort(offsets_ns, kind="stable")
+    numbers = np.empty_like(order)
+    numbers[order] = np.arange(len(order))  # of each query in the merged schedule
+    source = " + ".join(each.source for each in schedules)
+    merged = Schedule(offsets_ns[order], source, sum(each.rate_qps for each in schedules))
+    whole = QueryLog(merged, clock())
+    logs = [
+        _LogOfOne(schedule, whole, found.tolist())
+        for schedule, found in zip(schedules, np.split(numbers, np.cumsum(sizes)[:-1]), strict=True)
+    ]
+    places = np.repeat(np.arange(len(sizes)), sizes)[order]
+    own_numbers = np.concatenate([np.arange(size) for size in sizes])[order]
+    target = _Targets(targets, logs, places.tolist(), own_numbers.tolist(), clock)
+    stop, ended_ns = _sent_and_awaited(target, merged, whole, limits, clock, sleep)
+    return tuple(
+        counted(LoadRun.of(log, schedule, stop, ended_ns, limits.timeout_ns))
+        for log, schedule in zip(logs, schedules, strict=True)
+    )
+
+
+def counted(run: LoadRun) -> LoadRun:
+    """Returns the run without the queries that were due after it stopped, and with the cut of its start."""
+    queries = run.queries.chosen(run.queries.outcome != Outcome.UNSENT)
+    return replace(run, queries=queries, cut_ns=steady_from_ns(queries))
+
+
+class _LogOfOne(QueryLog):
+    """The log of one of several schedules of a run, which passes outcomes on to the log of the ``whole`` run.
+
+    Args:
+        schedule: When the queries are due.
+        whole: The log of all schedules' queries.
+        numbers: The number of each query in the whole run.
+    """
+
+    def __init__(self, schedule: Schedule, whole: QueryLog, numbers: Sequence[int]) -> None:
+        super().__init__(schedule, whole.began_ns)
+        self.whole = whole
+        self._numbers = numbers
+
+    def answered(self, query: int, done_ns: int, **times: int) -> None:
+        """Records an answer."""
+        super().answered(query, done_ns, **times)
+        self.whole.answered(self._numbers[query], done_ns)
+
+    def failed(self, query: int, done_ns: int, reason: str) -> None:
+        """Records a failure."""
+        super().failed(query, done_ns, reason)
+        self.whole.failed(self._numbers[query], done_ns, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _Targets:
+    """Several targets as one; satisfies ``target.QueryTarget``.
+
+    Attributes:
+        targets: The targets.
+        logs: The log of each target's queries.
+        places: The place of each query's target among the targets.
+        numbers: The number of each query in its own target's schedule.
+        clock: The clock of the run.
+    """
+
+    targets: Sequence[QueryTarget]
+    logs: Sequence[_LogOfOne]
+    places: Sequence[int]
+    numbers: Sequence[int]
+    clock: Callable[[], int]
+
+    def begin(self, answers: Answers) -> None:
+        """Begins the run of each target, whose outcomes go to its own log."""
+        for target, log in zip(self.targets, self.logs, strict=True):
+            target.begin(log)
+
+    def submit(self, query: int) -> None:
+        """Passes a query to its target."""
+        place, number = self.places[query], self.numbers[query]
+        log = self.logs[place]
+        log.begin(log.whole.began_ns)
+        log.sent(number, self.clock())
+        self.targets[place].submit(number)
+
+    def end(self, timeout_s: float) -> None:
+        """Ends the runs in reverse order, as each restores what it found when it began."""
+        for target in reversed(self.targets):
+            target.end(timeout_s)
+
+
+def _sent_and_awaited(
+    target: QueryTarget,
+    schedule: Schedule,
+    log: QueryLog,
+    limits: RunLimits,
+    clock: Callable[[], int],
+    sleep: Callable[[float], None],
+) -> tuple[Stop, int]:
+    """Sends the queries and waits for the answers; returns why the run ended, and when."""
     with frozen_heap(), prompt_timers():
         target.begin(log)
         try:
@@ -222,10 +346,9 @@ def run_open_loop(
             watch = RunWatch(log, limits, schedule, len(schedule))
             pacer = _Pacer(watch, negligible_ns(limits.bound_ns), clock, sleep)
             stop = _issue(target, schedule, log, pacer) or drain(log, watch, limits, clock, sleep)
-            ended_ns = clock()
+            return stop, clock()
         finally:
             target.end(0.0)
-    return LoadRun.of(log, schedule, stop, ended_ns, limits.timeout_ns)
 
 
 def _issue(target: QueryTarget, schedule: Schedule, log: QueryLog, pacer: _Pacer) -> Stop:
