@@ -240,22 +240,19 @@ def run_together(
         clock: A monotonic clock in nanoseconds, the same as the targets'.
         sleep: Sleeps for a number of seconds.
     """
-    sizes = [len(each) for each in schedules]
-    offsets_ns = np.concatenate([each.offsets_ns for each in schedules])
-    order = np.argsort(offsets_ns, kind="stable")
-    numbers = np.empty_like(order)
-    numbers[order] = np.arange(len(order))  # of each query in the merged schedule
+    routes = sorted(
+        (offset_ns, place, number)
+        for place, schedule in enumerate(schedules)
+        for number, offset_ns in enumerate(schedule.offsets_ns.tolist())
+    )
+    offsets_ns = np.array([offset_ns for offset_ns, _, _ in routes], np.int64)
     source = " + ".join(each.source for each in schedules)
-    merged = Schedule(offsets_ns[order], source, sum(each.rate_qps for each in schedules))
+    merged = Schedule(offsets_ns, source, sum(each.rate_qps for each in schedules))
     whole = QueryLog(merged, clock())
-    logs = [
-        _LogOfOne(schedule, whole, found.tolist())
-        for schedule, found in zip(schedules, np.split(numbers, np.cumsum(sizes)[:-1]), strict=True)
-    ]
-    places = np.repeat(np.arange(len(sizes)), sizes)[order]
-    own_numbers = np.concatenate([np.arange(size) for size in sizes])[order]
-    target = _Targets(targets, logs, places.tolist(), own_numbers.tolist(), clock)
-    stop, ended_ns = _sent_and_awaited(target, merged, whole, limits, clock, sleep)
+    logs = [_LogOfOne(*each, whole) for each in zip(targets, schedules, strict=True)]
+    for query, (_, place, _) in enumerate(routes):
+        logs[place].numbers.append(query)
+    stop, ended_ns = _sent_and_awaited(_Targets(logs, routes, clock), merged, whole, limits, clock, sleep)
     return tuple(
         counted(LoadRun.of(log, schedule, stop, ended_ns, limits.timeout_ns))
         for log, schedule in zip(logs, schedules, strict=True)
@@ -269,28 +266,33 @@ def counted(run: LoadRun) -> LoadRun:
 
 
 class _LogOfOne(QueryLog):
-    """The log of one of several schedules of a run, which passes outcomes on to the log of the ``whole`` run.
+    """The log of one of several targets, which passes outcomes on to the log of the ``whole`` run.
 
-    Args:
-        schedule: When the queries are due.
-        whole: The log of all schedules' queries.
+    Attributes:
         numbers: The number of each query in the whole run.
     """
 
-    def __init__(self, schedule: Schedule, whole: QueryLog, numbers: Sequence[int]) -> None:
+    def __init__(self, target: QueryTarget, schedule: Schedule, whole: QueryLog) -> None:
         super().__init__(schedule, whole.began_ns)
-        self.whole = whole
-        self._numbers = numbers
+        self.target = target
+        self.numbers: list[int] = []
+        self._whole = whole
+
+    def submit(self, query: int, now_ns: int) -> None:
+        """Sends a query to the target."""
+        self.began_ns = self._whole.began_ns
+        self.sent(query, now_ns)
+        self.target.submit(query)
 
     def answered(self, query: int, done_ns: int, **times: int) -> None:
         """Records an answer."""
         super().answered(query, done_ns, **times)
-        self.whole.answered(self._numbers[query], done_ns)
+        self._whole.answered(self.numbers[query], done_ns)
 
     def failed(self, query: int, done_ns: int, reason: str) -> None:
         """Records a failure."""
         super().failed(query, done_ns, reason)
-        self.whole.failed(self._numbers[query], done_ns, reason)
+        self._whole.failed(self.numbers[query], done_ns, reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,36 +300,29 @@ class _Targets:
     """Several targets as one; satisfies ``target.QueryTarget``.
 
     Attributes:
-        targets: The targets.
-        logs: The log of each target's queries.
-        places: The place of each query's target among the targets.
-        numbers: The number of each query in its own target's schedule.
+        logs: The log of each target.
+        routes: When each query is due, the place of its target, and its number there.
         clock: The clock of the run.
     """
 
-    targets: Sequence[QueryTarget]
     logs: Sequence[_LogOfOne]
-    places: Sequence[int]
-    numbers: Sequence[int]
+    routes: Sequence[tuple[int, int, int]]
     clock: Callable[[], int]
 
     def begin(self, answers: Answers) -> None:
         """Begins the run of each target, whose outcomes go to its own log."""
-        for target, log in zip(self.targets, self.logs, strict=True):
-            target.begin(log)
+        for log in self.logs:
+            log.target.begin(log)
 
     def submit(self, query: int) -> None:
         """Passes a query to its target."""
-        place, number = self.places[query], self.numbers[query]
-        log = self.logs[place]
-        log.begin(log.whole.began_ns)
-        log.sent(number, self.clock())
-        self.targets[place].submit(number)
+        _, place, number = self.routes[query]
+        self.logs[place].submit(number, self.clock())
 
     def end(self, timeout_s: float) -> None:
         """Ends the runs in reverse order, as each restores what it found when it began."""
-        for target in reversed(self.targets):
-            target.end(timeout_s)
+        for log in reversed(self.logs):
+            log.target.end(timeout_s)
 
 
 def _sent_and_awaited(

@@ -9,14 +9,20 @@ import yaml
 from fake_framework import SCRIPT
 
 import inferometer
+from inferometer.client.api.invocation import library_invocation
+from inferometer.client.api.runner import Systems
 from inferometer.client.cli.main import run
 from inferometer.client.cli.output import FAILED_INPUTS
 from inferometer.client.web.documents import evaluation_document, page_reports
 from inferometer.evaluators.evaluation import Status
+from inferometer.evaluators.jobs.job import JobCallbacks
+from inferometer.evaluators.kinds.load.mix import mix_job
+from inferometer.evaluators.kinds.load.request import MixRequest
 from inferometer.evaluators.kinds.load.summary import MixSummary
 from inferometer.evaluators.load.queries import Outcome
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from inferometer.evaluators.store.opening import open_store
+from inferometer.manifests.errors import EvaluationInterrupted
 
 SERVICE_S = 0.01
 LOAD = {"framework_name": "Fake", "synthetic": True, "percentile": 90}
@@ -133,3 +139,26 @@ def test_options_of_a_model_are_refused_beside_a_mix(mix, capfd, words, message)
 
     assert (found, code) == ({}, 2)
     assert message in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("block", "pairs"), [(2, 0), (5, 1)])
+def test_a_stop_keeps_complete_pairs(mix, tmp_path, manifest_folder, monkeypatch, block, pairs):
+    mix({"a": {"model_name": "Scripted"}, "b": {"model_name": "Scripted"}})
+    monkeypatch.setenv("AGENT_MANIFESTS", str(manifest_folder))
+    seen = []
+    callbacks = JobCallbacks(
+        on_progress=lambda each: seen.append(str(each)),
+        stop_requested=lambda: bool(seen) and seen[-1].startswith(f"block {block} of 12"),
+    )
+    request = MixRequest(mix=tmp_path / "mix.yaml", blocks=4, duration_s=0.6)
+
+    def measured():
+        return list(mix_job(request).run(Systems(library_invocation()), callbacks))
+
+    if not pairs:
+        with pytest.raises(EvaluationInterrupted, match="before a pair of blocks was complete"):
+            measured()
+        return
+    assert [(each.status, len(each.measurement.alone)) for each in measured()] == [
+        (Status.INTERRUPTED, pairs)
+    ] * 2

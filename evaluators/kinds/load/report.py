@@ -220,6 +220,15 @@ class MaxQpsReport(Report[RateSearchMeasurement]):
 
 _SIDES = ("alone", "together")
 _RATIOS = {"p50": "p50", "judged": "judged percentile"}
+_ENDS = ("", "_low", "_high")
+
+
+def _mix_columns(key: str, heading: str, unit: str = "") -> Iterator[Column]:
+    """Yields the columns of p50 and the judged percentile, each with the ends of its interval."""
+    for name, shown in _RATIOS.items():
+        for end in _ENDS:
+            said = f"{heading} {shown}{end.replace('_', ' ')}{unit}"
+            yield Column(f"{key}_{name}{end}", said, detail=3 * bool(end and unit))
 
 
 class MixReport(Report[MixMeasurement]):
@@ -229,9 +238,7 @@ class MixReport(Report[MixMeasurement]):
     """
 
     name = "mix"
-    summary = (
-        "several models alone and together: latency in ms, and the ratio of the two, with 95 % intervals"
-    )
+    summary = "several models alone and together: latency in ms, and their ratio, with 95 % intervals"
     takes = (MixMeasurement,)
     columns = (
         *EVALUATION_COLUMNS,
@@ -244,19 +251,8 @@ class MixReport(Report[MixMeasurement]):
         Column("percentile", "judged percentile"),
         Column("latency_bound_ms", "bound (ms)"),
         Column("pairs", "pairs of blocks", detail=2),
-        *(
-            Column(
-                f"{side}_ms_{key}{end}", f"{side} {shown}{end.replace('_', ' ')} (ms)", detail=3 * bool(end)
-            )
-            for side in _SIDES
-            for key, shown in _RATIOS.items()
-            for end in ("", "_low", "_high")
-        ),
-        *(
-            Column(f"ratio_{key}{end}", f"together / alone {shown}{end.replace('_', ' ')}")
-            for key, shown in _RATIOS.items()
-            for end in ("", "_low", "_high")
-        ),
+        *(column for side in _SIDES for column in _mix_columns(f"{side}_ms", side, " (ms)")),
+        *_mix_columns("ratio", "together / alone"),
         *(Column(f"kept_bound_{side}", f"kept the bound {side}", stays=True) for side in _SIDES),
         *(
             Column(f"{name}_{side}", f"{name.replace('_', ' ')} {side}", detail=2)
@@ -275,21 +271,21 @@ class MixReport(Report[MixMeasurement]):
             mix, options = evaluation.measurement, evaluation.measurement.options
             summary = MixSummary.of(mix)
             stops = {run.stopped for run in (*mix.alone, *mix.together)} - {""}
+            of_options = ("arrival", "seed", "rate_qps", "percentile", "latency_bound_ms")
             row: dict[str, Value] = {
                 **describe(evaluation),
                 **describe_verdict(evaluation, mix.invalid),
                 "name": mix.name,
                 "others": "; ".join(mix.others) or None,
-                **{name: getattr(options, name) for name in ("arrival", "seed", "rate_qps", "percentile")},
-                "latency_bound_ms": options.latency_bound_ms,
+                **{name: getattr(options, name) for name in of_options},
                 "pairs": len(mix.alone),
                 "stopped": "; ".join(sorted(stops)) or None,
             }
             for key in _RATIOS:
                 found: Interference | None = getattr(summary, key)
-                ends = found.interval if found and found.interval else (None, None)
-                values = (found.ratio if found else None, *ends)
-                row |= zip((f"ratio_{key}", f"ratio_{key}_low", f"ratio_{key}_high"), values, strict=True)
+                low, high = found.interval if found and found.interval else (None, None)
+                values = (found.ratio if found else None, low, high)
+                row |= zip((f"ratio_{key}{end}" for end in _ENDS), values, strict=True)
             for side in _SIDES:
                 row |= _side(side, getattr(summary, side), options)
             yield row
@@ -297,18 +293,13 @@ class MixReport(Report[MixMeasurement]):
 
 def _side(side: str, summary: LoadSummary, options: LoadOptions) -> dict[str, Value]:
     """Returns the columns of a model's queries alone or together."""
-    figures = _percentiles(summary, options)
-    kept = {
-        f"{side}_ms_{key}{end}": figures[f"latency_ms_{key}{end}"]
-        for key in _RATIOS
-        for end in ("", "_low", "_high")
-    }
-    outcomes = {f"{name}_{side}": summary.outcomes[outcome] for name, outcome in _OUTCOMES.items()}
+    judged, bound_ns = summary.percentile(options.percentile), options.latency_bound_ns
     return {
-        **kept,
-        **outcomes,
-        f"kept_bound_{side}": figures["kept_bound"],
+        **_interval(f"{side}_ms_p50", summary.percentile(50.0)),
+        **_interval(f"{side}_ms_judged", judged),
+        f"kept_bound_{side}": judged.value_ns <= bound_ns if judged and bound_ns is not None else None,
         f"queries_{side}": summary.queries,
+        **{f"{name}_{side}": summary.outcomes[outcome] for name, outcome in _OUTCOMES.items()},
     }
 
 

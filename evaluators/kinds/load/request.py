@@ -19,6 +19,7 @@ from inferometer.evaluators.jobs.options import (
     Range,
     check_number,
     check_options,
+    check_value,
     declared,
     further,
     options_of,
@@ -459,7 +460,7 @@ def _mix_entries(path: Path) -> tuple[str, Sequence[Any]]:
 
 def _mixed_model(entry: Any, shared: Mapping[str, Any]) -> tuple[str, WorkloadRequest]:
     """Returns the name of a model of a mix, and its load; ``shared`` are the options of all models."""
-    known = {"name": "name"} | {
+    known = {"name": "name", "priority": "priority"} | {
         name: option.name
         for kind in (SystemOptions, DatasetOptions, WorkloadRequest)
         for option in options_of(kind)
@@ -473,7 +474,8 @@ def _mixed_model(entry: Any, shared: Mapping[str, Any]) -> tuple[str, WorkloadRe
         if key not in known:
             raise ConfigurationError(f'unknown option "{key}"; {suggestion(str(key), known)}')
         given[known[key]] = value
-    name = given.pop("name", None)
+    name, priority = given.pop("name", None), given.pop("priority", 0)
+    check_value("priority", priority, "int", NOT_NEGATIVE)
     system = SystemOptions(**values_of(SystemOptions, given), seed=shared["seed"])
     inputs = DatasetOptions(**values_of(DatasetOptions, given))
     name = system.model_name if name is None else name
@@ -482,8 +484,10 @@ def _mixed_model(entry: Any, shared: Mapping[str, Any]) -> tuple[str, WorkloadRe
     address = system.agent_address
     if address and (address == "any" or set(address) & set(",=")):
         raise ConfigurationError(f'agent is "{address}"; a model of a mix names the address of one agent')
+    if priority and not (address or "").startswith("kserve"):
+        raise ConfigurationError("priority is only for a model on a server of the Open Inference Protocol")
     load = WorkloadRequest(
-        system=replace(system.request(), agents=(address,) if address else ()),
+        system=replace(system.request(), agents=(address,) if address else (), priority=priority),
         dataset=inputs.choice(),
         synthetic=inputs.synthetic,
         **values_of(WorkloadRequest, given),

@@ -388,6 +388,8 @@ def mix_rows(mix: MixMeasurement) -> Iterator[tuple[str, str]]:
     for name, runs in (("alone", mix.alone), ("together", mix.together)):
         side: LoadSummary = getattr(figures, name)
         yield name, f"{side.queries} queries ({_outcomes(side)}), {_rate_text(side.achieved_qps)} answered"
+        stops = Counter(run.stopped for run in runs if run.stopped)
+        yield from (("", f"{count} of {len(runs)} blocks stopped: {why}") for why, count in stops.items())
         reasons = sum((Counter(run.reasons) for run in runs), Counter[str]())
         yield from (("", f"{count} failed: {reason}") for reason, count in reasons.most_common())
         shown = [each for each in side.percentiles if each.percent in percents]

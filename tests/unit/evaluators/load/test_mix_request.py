@@ -47,6 +47,12 @@ def test_each_model_has_a_load_of_its_own(mix):
     assert request.text == MODELS
 
 
+def test_a_priority_is_that_of_the_requests_to_a_server(mix):
+    [load] = mix("- {model_name: A, agent: 'kserve://a:1', priority: 2}").models.values()
+
+    assert load.system.priority == 2
+
+
 def test_a_given_duration_is_that_of_a_block(mix):
     assert {each.duration_s for each in mix(MODELS, duration_s=3.0).models.values()} == {3.0}
 
@@ -78,6 +84,13 @@ def test_a_given_duration_is_that_of_a_block(mix):
         ("- {model_name: A, agent: any}", 'agent is "any"; a model of a mix names the address of one agent'),
         ("- {model_name: A, agent: 'a:1,b:2'}", 'agent is "a:1,b:2"; a model of a mix names the address'),
         ("- {model_name: A, agent: 'a:1', max_batch_size: 2}", "apply only to a model in this process"),
+        ("- {model_name: A, priority: 1}", "priority is only for a model on a server of the Open Inference"),
+        ("- {model_name: A, agent: 'a:1', priority: 1}", "priority is only for a model on a server"),
+        ("- {model_name: A, agent: 'kserve://a:1', priority: -1}", "priority is -1; it must be at least 0"),
+        (
+            "- {model_name: A, agent: 'kserve://a:1', priority: high}",
+            "priority is 'high'; it must be a whole",
+        ),
         ("- {model_name: A, synthetic: true, dataset_name: b}", "synthetic needs no dataset"),
     ],
 )
