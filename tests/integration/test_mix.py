@@ -141,7 +141,7 @@ def test_options_of_a_model_are_refused_beside_a_mix(mix, capfd, words, message)
     assert message in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(("block", "pairs"), [(2, 0), (5, 1)])
+@pytest.mark.parametrize(("block", "pairs"), [(3, 0), (6, 1)])
 def test_a_stop_keeps_complete_pairs(mix, tmp_path, manifest_folder, monkeypatch, block, pairs):
     mix({"a": {"model_name": "Scripted"}, "b": {"model_name": "Scripted"}})
     monkeypatch.setenv("AGENT_MANIFESTS", str(manifest_folder))

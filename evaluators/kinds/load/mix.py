@@ -29,7 +29,7 @@ from inferometer.evaluators.load.load_session import (
 from inferometer.evaluators.load.queries import LoadRun, Outcome, Stop
 from inferometer.evaluators.load.target import LoadTarget
 from inferometer.evaluators.load.validity import lag_in_percentiles
-from inferometer.manifests.errors import EvaluationInterrupted
+from inferometer.manifests.errors import ConfigurationError, EvaluationInterrupted
 
 
 @dataclass(eq=False)
@@ -60,12 +60,16 @@ def mix_job(request: MixRequest) -> Job[Evaluation[MixMeasurement]]:
     The schedules are drawn here. Those of a model in one pair of blocks are the same alone and together.
 
     Raises:
-        ConfigurationError: The loads together are higher than this machine can send on time.
+        ConfigurationError: A block has no query of a model, or all loads together are more than this machine
+            can send on time.
     """
     models = []
     for place, (name, load) in enumerate(request.models.items()):
         seeds = np.random.SeedSequence((request.seed, place)).generate_state(request.blocks).tolist()
-        drawn = [Schedule.drawn(load.process, load.rate_qps, load.extent, seed) for seed in seeds]
+        try:
+            drawn = [Schedule.drawn(load.process, load.rate_qps, load.extent, seed) for seed in seeds]
+        except ConfigurationError as error:
+            raise ConfigurationError(f"mix: {name}: {error}") from error
         models.append(_Model(name, load, drawn))
     peak = sum(max(map(peak_qps, each.schedules)) for each in models)
     if not request.force and peak > LEAST_QPS * ALLOWED_SHARE:
@@ -151,8 +155,8 @@ def _send(models: Sequence[_Model], targets: Sequence[LoadTarget], limits: RunLi
                 limits, bound_ns=min(bounds_ns, default=None), name=f"block {number + 1} of {total}, {what}"
             ),
         )
-        for place, run in zip(chosen, runs, strict=True):
-            getattr(models[place], side).append(run)
         if runs[0].stop is Stop.INTERRUPTED:
             return False
+        for place, run in zip(chosen, runs, strict=True):
+            getattr(models[place], side).append(run)
     return True

@@ -473,6 +473,10 @@ def _mixed_model(entry: Any, shared: Mapping[str, Any]) -> tuple[str, WorkloadRe
     for key, value in entry.items():
         if key not in known:
             raise ConfigurationError(f'unknown option "{key}"; {suggestion(str(key), known)}')
+        if known[key] in given:
+            raise ConfigurationError(
+                f"{key} is another name of {known[key]}, which is given too; leave out one"
+            )
         given[known[key]] = value
     name, priority = given.pop("name", None), given.pop("priority", 0)
     check_value("priority", priority, "int", NOT_NEGATIVE)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from inferometer.evaluators.kinds.load.mix import mix_job
 from inferometer.evaluators.kinds.load.request import MIX_S, MixRequest
 from inferometer.manifests.errors import ConfigurationError
 
@@ -70,6 +71,7 @@ def test_a_given_duration_is_that_of_a_block(mix):
         ("- {model_name: A}\n- {model_name: A}", 'model 2: "A" is the name of an earlier model; add another'),
         ("- {model_name: A, name: 3}", "name is 3; it must be text"),
         ("- {model_name: A, inital_qps: 3}", 'unknown option "inital_qps"; did you mean "initial_qps"'),
+        ("- {model_name: A, latency_bound: 2, latency_bound_ms: 3}", "latency_bound_ms is another name of"),
         ("- {model_name: A, schedule: x.csv}", 'unknown option "schedule"'),
         ("- {model_name: A, model_path: x.onnx}", 'unknown option "model_path"'),
         ("- {model_name: A, 7: 3}", 'unknown option "7"'),
@@ -110,3 +112,31 @@ def test_a_file_that_is_missing_is_named(tmp_path):
 def test_an_option_out_of_range_is_refused(mix, name, value):
     with pytest.raises(ConfigurationError, match=name.removesuffix("_s")):
         mix(MODELS, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("rate_qps", "message"),
+    [
+        (0.001, "mix: A: no query arrives within 0.1 s; make it longer"),
+        (1e12, "mix: A: 1e\\+12 queries/s for 0.1 s are some 1e\\+11 queries"),
+        (300_000, "queries/s is more than .*, half of what this machine can send"),
+    ],
+)
+def test_a_load_that_cannot_be_sent_is_refused_before_a_model_is_opened(mix, rate_qps, message):
+    request = mix(
+        f"- {{model_name: A, arrival: constant, initial_qps: {rate_qps}}}", blocks=2, duration_s=0.1
+    )
+
+    with pytest.raises(ConfigurationError, match=message):
+        mix_job(request)
+
+
+def test_the_arrivals_of_a_model_differ_from_block_to_block_and_from_those_of_others(mix):
+    text = "- {model_name: A, initial_qps: 50}\n- {model_name: B, initial_qps: 50}"
+    seen = []
+    for seed in (1, 1, 2):
+        models = mix_job(mix(text, seed=seed, blocks=3, duration_s=1.0)).run.args[1]
+        seen.append([schedule.checksum for model in models for schedule in model.schedules])
+
+    assert seen[0] == seen[1]
+    assert len({*seen[0], *seen[2]}) == 12
