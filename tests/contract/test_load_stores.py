@@ -80,7 +80,8 @@ def mixed(*counts: int) -> Evaluation:
     half = len(counts) // 2
     sides = (tuple(search.probes[:half]), tuple(search.probes[half:]))
     others, given = ("b, poisson at 3 queries/s", "é"), {"mix": "mix.yaml", "blocks": 2, "duration_s": 0.5}
-    mix = MixMeasurement("a", others, search.options, given, "- model_name: é\n", *sides, 7, "it is late")
+    options = replace(search.options, max_duration_s=0.5)
+    mix = MixMeasurement("a", others, options, given, "- model_name: é\n", *sides, 7, "it is late")
     return make_evaluation(measurement=mix)
 
 
@@ -139,6 +140,8 @@ def test_a_mix_without_pairs_of_blocks_is_a_damage() -> None:
     text = json.dumps(document).replace('"runs": [', '"runs": [], "others_": [')
     with pytest.raises(StoreError, match="its 0 runs are not pairs of blocks"):
         evaluation_from_json(text)
+    with pytest.raises(StoreError, match="its blocks have no duration"):
+        evaluation_from_json(json.dumps(document).replace('"max_duration_s": 0.5', '"max_duration_s": null'))
 
 
 def test_what_loadgen_says_comes_back_as_it_was(store: EvaluationStore) -> None:

@@ -209,15 +209,17 @@ class MixDocuments:
     def from_documents(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> MixMeasurement:
         """Returns the measurement."""
         stored = head["measurement"]
-        runs = _runs_of(stored["runs"], parts["load_query"])
+        runs, options = _runs_of(stored["runs"], parts["load_query"]), options_of(stored["options"])
         pairs, rest = divmod(len(runs), 2)
         if not pairs or rest:
             raise ValueError(f"its {len(runs)} runs are not pairs of blocks")
+        if options.max_duration_s is None:
+            raise ValueError("its blocks have no duration")
         return checked(
             MixMeasurement(
                 name=restored(stored["name"]),
                 others=tuple(map(str, restored(stored["others"]))),
-                options=options_of(stored["options"]),
+                options=options,
                 mix=restored(stored["mix"]),
                 file=restored(stored["file"]),
                 alone=runs[:pairs],

@@ -199,6 +199,8 @@ def test_the_rows_say_what_a_model_answered_and_whether_it_kept_its_bound():
     failed = replace(late, queries=run_of(due_ns, due_ns, [Outcome.FAILED] * 100), reasons={"no memory": 100})
 
     text = "\n".join(" ".join(row) for row in mix_rows(mix_of([kept] * 2, [late] * 2, latency_bound_ms=5.0)))
+    unsent = replace(kept, queries=run_of([], []))
+    empty = "\n".join(" ".join(row) for row in mix_rows(mix_of([unsent], [kept])))
     none = "\n".join(
         " ".join(row) for row in mix_rows(mix_of([kept] * 2, [failed] * 2, latency_bound_ms=5.0))
     )
@@ -209,3 +211,4 @@ def test_the_rows_say_what_a_model_answered_and_whether_it_kept_its_bound():
     assert "together 200 queries (200 failed)" in none
     assert "200 failed: no memory" in none
     assert "ratio p50    not known" in none
+    assert "alone 0 queries (), not known answered" in empty
