@@ -79,6 +79,7 @@ if TYPE_CHECKING:
         evaluate,
         ingest,
         measure,
+        measure_group,
         score,
         sweep,
         train,
@@ -120,7 +121,11 @@ if TYPE_CHECKING:
     from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
     from inferometer.evaluators.kinds.ingestion.kind import IngestionMeasurement
     from inferometer.evaluators.kinds.kind import Kind, top_figures
-    from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, RateSearchMeasurement
+    from inferometer.evaluators.kinds.load.measurement import (
+        LoadMeasurement,
+        MixMeasurement,
+        RateSearchMeasurement,
+    )
     from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement
     from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement
     from inferometer.evaluators.reports.base import Column, Report, Row, describe
@@ -189,6 +194,7 @@ __all__ = [
     "LoadMeasurement",
     "Loss",
     "MaxQpsArguments",
+    "MixMeasurement",
     "ModelManifest",
     "ModelOutput",
     "ModelSignature",
@@ -272,6 +278,7 @@ __all__ = [
     "ingest",
     "max_qps",
     "measure",
+    "measure_group",
     "score",
     "serve",
     "sweep",
@@ -283,7 +290,8 @@ __all__ = [
 _OWNERS = {
     "evaluators.jobs.options": "Range check_options declared given_options",
     "client.api.evaluating": (
-        "measure evaluate sweep Scores score DataArguments IngestionArguments TrainingArguments ingest train"
+        "measure measure_group evaluate sweep Scores score DataArguments IngestionArguments TrainingArguments "
+        "ingest train"
     ),
     "evaluators.verdict": "RunTimes",
     "evaluators.jobs.job": "SystemRequest JobCallbacks JobResources JobStart Job",
@@ -320,7 +328,7 @@ _OWNERS = {
     "evaluators.evaluation": "Evaluation Status",
     "evaluators.kinds.batches.measurement": "BatchMeasurement",
     "evaluators.kinds.ingestion.kind": "IngestionMeasurement",
-    "evaluators.kinds.load.measurement": "LoadMeasurement RateSearchMeasurement",
+    "evaluators.kinds.load.measurement": "LoadMeasurement MixMeasurement RateSearchMeasurement",
     "evaluators.kinds.operators.measurement": "OperatorMeasurement",
     "evaluators.kinds.training.measurement": "TrainingMeasurement",
     "evaluators.reports.base": "Column Report Row describe",

@@ -52,7 +52,7 @@ from inferometer.evaluators.kinds.batches.job import SweepCell, evaluation_job, 
 from inferometer.evaluators.kinds.batches.plot import drawing_of
 from inferometer.evaluators.kinds.ingestion.job import ingestion_job
 from inferometer.evaluators.kinds.ingestion.request import OWN, IngestionRequest
-from inferometer.evaluators.kinds.registry import find_kind, plugged_kinds
+from inferometer.evaluators.kinds.registry import find_kind, offered_kinds
 from inferometer.evaluators.kinds.training.job import training_job
 from inferometer.evaluators.kinds.training.request import (
     RankRequest,
@@ -195,7 +195,19 @@ def _values(name: str, given: Any) -> list[Any]:
 def measure(
     kind: str, model: str | os.PathLike[str] | object = MODEL, *, publish: bool = True, **options: Any
 ) -> Evaluation[Any]:
-    """Runs a kind of measurement that a plug-in adds, like ``agent measure``, and returns the evaluation.
+    """Runs a kind of measurement, like ``agent measure``, and returns its only or last evaluation.
+
+    The arguments and the errors are those of ``measure_group``.
+    """
+    return measure_group(kind, model, publish=publish, **options)[-1]
+
+
+def measure_group(
+    kind: str, model: str | os.PathLike[str] | object = MODEL, *, publish: bool = True, **options: Any
+) -> Sequence[Evaluation[Any]]:
+    """Runs a kind of measurement, like ``agent measure``, and returns its evaluations.
+
+    The kinds are those of plug-ins, and ``mix``, which has one evaluation for each model of its file.
 
     Args:
         kind: The name of the kind.
@@ -208,8 +220,8 @@ def measure(
         InferometerError: The model cannot be opened.
         StoreError: The evaluation was not published; the message names the file that holds it.
     """
-    if kind not in plugged_kinds():
-        raise ConfigurationError(f'unknown kind "{kind}"; {suggestion(kind, plugged_kinds())}')
+    if kind not in offered_kinds():
+        raise ConfigurationError(f'unknown kind "{kind}"; {suggestion(kind, offered_kinds())}')
     found = find_kind(kind)
     if found.request is None:
         raise ConfigurationError(f"kind {kind} declares no request, so it has no function")
@@ -223,7 +235,7 @@ def measure(
         values["system"] = system.request(invocation, model)
     request = found.request(**values)
     check_options(request)
-    return measured(invocation, found.job(request), publish=publish)
+    return measured_group(invocation, found.job(request), publish=publish)
 
 
 _Path = str | os.PathLike[str]

@@ -228,7 +228,8 @@ class Systems:
 
         secret, tls = self._invocation.secret, self._invocation.agent_tls
         return RemoteOptions(
-            secret, tls, request.open_timeout_s, request.answer_timeout_s, request.shared_memory
+            *(secret, tls, request.open_timeout_s, request.answer_timeout_s, request.shared_memory),
+            request.priority,
         )
 
 

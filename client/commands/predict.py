@@ -1,4 +1,4 @@
-"""``agent predict`` and ``agent measure``: evaluate or load-test a model, and run the kinds of plug-ins."""
+"""``agent predict`` and ``agent measure``: evaluate or load-test models, and run the kinds of plug-ins."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from inferometer.client.cli.command import (
     COUNT,
     DATA,
     FILE,
+    MEASUREMENT,
     MODEL,
     OUTPUT,
     Command,
@@ -29,11 +30,11 @@ from inferometer.client.cli.options import (
     system_options,
     tracer_options,
 )
-from inferometer.evaluators.jobs.options import needs_system, values_of
+from inferometer.evaluators.jobs.options import needs_system, options_of, values_of
 from inferometer.evaluators.jobs.request import BatchSystemOptions, DatasetOptions
 from inferometer.evaluators.kinds.batches.request import BatchOptions, EvaluationRequest, UrlsOptions
 from inferometer.evaluators.kinds.load.request import LoadRequest, MaxQpsRequest, WorkloadRequest
-from inferometer.evaluators.kinds.registry import every_kind, find_kind, plugged_kinds
+from inferometer.evaluators.kinds.registry import every_kind, find_kind, offered_kinds
 from inferometer.manifests.errors import ConfigurationError
 
 _TRACING = ("tracer_address", "trace_url")
@@ -57,13 +58,24 @@ load_options = load_options_of(LoadRequest)
 
 @click.command(cls=Command)
 @load_options_of(WorkloadRequest)
+@options(
+    option("--mix", type=FILE, metavar="FILE", help="Put several models under load: agent measure mix."),
+    heading=MEASUREMENT,
+)
 def workload(**given: Any) -> None:
     """Send queries as they arrive in production, and measure the latency of each.
 
     Queries are sent when they are due, regardless of earlier ones; latency counts from the time a query was
     due to its response. By default, the run lasts at least 10 s and 512 queries.
     """
-    _put(WorkloadRequest, given)
+    if given["mix"] is None:
+        del given["mix"]
+        _put(WorkloadRequest, given)
+    request: Any = find_kind("mix").request
+    known = {"publish", "require_stable", "allow_invalid", *(each.name for each in options_of(request))}
+    if others := sorted(_named() - known):
+        raise ConfigurationError(f"mix: {others[0]} belongs to a model in the file; leave it out here")
+    _measure("mix", {name: value for name, value in given.items() if name in known})
 
 
 @click.command("max-qps", cls=Command)
@@ -211,25 +223,16 @@ def _named() -> set[str]:
 
 
 class _Kinds(Group):
-    """A group with one command per plug-in kind; its options are those of the kind's request."""
+    """A group with one command per kind; its options are those of the kind's request."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Returns the names of the kinds that can be imported and have a request."""
-        plugged = plugged_kinds()
-        return sorted(kind.name for kind in every_kind() if kind.name in plugged and kind.request is not None)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Lists the commands, or says that there are none."""
-        super().format_commands(ctx, formatter)
-        if not self.list_commands(ctx):
-            formatter.write_paragraph()
-            formatter.write_text(
-                "No kind is installed: a plug-in adds one by the entry point inferometer.kinds."
-            )
+        offered = offered_kinds()
+        return sorted(kind.name for kind in every_kind() if kind.name in offered and kind.request is not None)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Creates the command of a kind."""
-        if cmd_name not in plugged_kinds():
+        if cmd_name not in offered_kinds():
             return None
         kind = find_kind(cmd_name)
         if kind.request is None:
@@ -247,7 +250,7 @@ class _Kinds(Group):
 
 @click.command("measure", cls=_Kinds)
 def measure() -> None:
-    """Run the kinds of measurement that plug-ins add; each kind is a command."""
+    """Measure a mix of models, or run a plug-in's kind; each kind is a command."""
 
 
 def _measure(name: str, given: dict[str, Any]) -> None:
@@ -257,7 +260,7 @@ def _measure(name: str, given: dict[str, Any]) -> None:
     from inferometer.client.evaluating.running import run_job
 
     invocation, kind = current_invocation(), find_kind(name)
-    kept = {"publish": given.pop("publish"), "require_stable": given.pop("require_stable")}
+    kept = {name: given.pop(name) for name in ("publish", "require_stable", "allow_invalid") if name in given}
     request: Any = kind.request
     values = values_of(request, given)
     if needs_system(request):

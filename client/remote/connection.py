@@ -104,6 +104,7 @@ class RemoteOptions:
         call_timeout_s: How long the answer to one batch may take, in seconds; None waits indefinitely. A
             server that takes longer is considered lost.
         shared_memory: Whether tensors travel through shared memory, if the server supports it.
+        priority: The priority of requests at a server of the Open Inference Protocol; 0 for its default.
     """
 
     secret: str | None = field(default=None, repr=False)
@@ -111,6 +112,7 @@ class RemoteOptions:
     open_timeout_s: float = OPEN_TIMEOUT_S
     call_timeout_s: float | None = ANSWER_TIMEOUT_S
     shared_memory: SharedMemoryUse = SharedMemoryUse.AUTO
+    priority: int = 0
 
 
 def with_tls(address: AgentAddress, tls: ClientTls | None) -> AgentAddress:

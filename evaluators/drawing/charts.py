@@ -313,6 +313,7 @@ PLOTS: Mapping[str, str] = MappingProxyType(
         "eventflow": "inferometer.evaluators.drawing.traces:EventflowPlot",
         "workload": "inferometer.evaluators.kinds.load.plot:WorkloadPlot",
         "max_qps": "inferometer.evaluators.kinds.load.plot:MaxQpsPlot",
+        "mix": "inferometer.evaluators.kinds.load.plot:MixPlot",
         "training": "inferometer.evaluators.kinds.training.kind:TrainingPlot",
         "training_steps": "inferometer.evaluators.kinds.training.kind:TrainingStepsPlot",
         "ingestion": "inferometer.evaluators.kinds.ingestion.kind:IngestionPlot",

@@ -46,6 +46,7 @@ class SystemRequest:
         answer_timeout_s: How long an agent may take to answer one batch.
         shared_memory: Whether tensors are passed through shared memory to a server of the Open Inference
             Protocol.
+        priority: The priority of requests at a server of the Open Inference Protocol; 0 for its default.
         given: The model as a file or an object in memory, instead of one from a manifest; it runs in this
             process.
 
@@ -61,6 +62,7 @@ class SystemRequest:
     open_timeout_s: float = defaults.OPEN_TIMEOUT_S
     answer_timeout_s: float = defaults.ANSWER_TIMEOUT_S
     shared_memory: defaults.SharedMemoryUse = defaults.SharedMemoryUse.AUTO
+    priority: int = 0
     given: GivenModel | None = None
 
     def __post_init__(self) -> None:

@@ -24,6 +24,7 @@ _BUILT_IN: Mapping[str, str] = MappingProxyType(
         "batches": f"{_HERE}batches.kind:BatchesKind",
         "load": f"{_HERE}load.kind:LoadKind",
         "rate_search": f"{_HERE}load.kind:RateSearchKind",
+        "mix": f"{_HERE}load.kind:MixKind",
         "training": f"{_HERE}training.kind:TrainingKind",
         "ingestion": f"{_HERE}ingestion.kind:IngestionKind",
         "operators": f"{_HERE}operators.kind:OperatorsKind",
@@ -38,9 +39,9 @@ def known_kinds() -> Mapping[str, str]:
     return {**_BUILT_IN, **{name: value for name, value in announced.items() if name not in _BUILT_IN}}
 
 
-def plugged_kinds() -> tuple[str, ...]:
-    """Returns the names of the kinds that plug-ins provide."""
-    return tuple(name for name in known_kinds() if name not in _BUILT_IN)
+def offered_kinds() -> tuple[str, ...]:
+    """Returns the names of the kinds of ``agent measure``: those of plug-ins, and the mix of models."""
+    return tuple(name for name in known_kinds() if name not in _BUILT_IN or name == "mix")
 
 
 @cache

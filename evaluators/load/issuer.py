@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +15,8 @@ import numpy as np
 from inferometer.evaluators.evaluation import Progress
 from inferometer.evaluators.load.arrivals import Schedule
 from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries, QueryLog, Stop
-from inferometer.evaluators.load.target import QueryTarget
-from inferometer.evaluators.load.validity import LEAST_GROWN, backlog, growing, negligible_ns
+from inferometer.evaluators.load.target import Answers, QueryTarget
+from inferometer.evaluators.load.validity import LEAST_GROWN, backlog, growing, negligible_ns, steady_from_ns
 from inferometer.evaluators.statistics import percentile
 
 LOOK_NS = 250_000_000
@@ -215,6 +215,125 @@ def run_open_loop(
         sleep: Sleeps for a number of seconds.
     """
     log = QueryLog(schedule, clock())
+    stop, ended_ns = _sent_and_awaited(target, schedule, log, limits, clock, sleep)
+    return LoadRun.of(log, schedule, stop, ended_ns, limits.timeout_ns)
+
+
+def run_together(
+    targets: Sequence[QueryTarget],
+    schedules: Sequence[Schedule],
+    limits: RunLimits,
+    *,
+    clock: Callable[[], int] = time.perf_counter_ns,
+    sleep: Callable[[float], None] = time.sleep,
+) -> tuple[LoadRun, ...]:
+    """Sends the queries of several schedules, each to its own target, and returns the run of each.
+
+    One thread sends all queries in the order in which they are due, so none waits for another thread that
+    sends. The rules are those of ``run_open_loop`` for all queries together: the run stops for a backlog only
+    if that of all targets together grows. The runs are those of ``counted``.
+
+    Args:
+        targets: The systems under test.
+        schedules: When the queries of each target are due.
+        limits: The limits that end the run early.
+        clock: A monotonic clock in nanoseconds, the same as the targets'.
+        sleep: Sleeps for a number of seconds.
+    """
+    routes = sorted(
+        (offset_ns, place, number)
+        for place, schedule in enumerate(schedules)
+        for number, offset_ns in enumerate(schedule.offsets_ns.tolist())
+    )
+    offsets_ns = np.array([offset_ns for offset_ns, _, _ in routes], np.int64)
+    source = " + ".join(each.source for each in schedules)
+    merged = Schedule(offsets_ns, source, sum(each.rate_qps for each in schedules))
+    whole = QueryLog(merged, clock())
+    logs = [_LogOfOne(*each, whole) for each in zip(targets, schedules, strict=True)]
+    for query, (_, place, _) in enumerate(routes):
+        logs[place].numbers.append(query)
+    stop, ended_ns = _sent_and_awaited(_Targets(logs, routes, clock), merged, whole, limits, clock, sleep)
+    return tuple(
+        counted(LoadRun.of(log, schedule, stop, ended_ns, limits.timeout_ns))
+        for log, schedule in zip(logs, schedules, strict=True)
+    )
+
+
+def counted(run: LoadRun) -> LoadRun:
+    """Returns the run without the queries that were due after it stopped, and with the cut of its start."""
+    queries = run.queries.chosen(run.queries.outcome != Outcome.UNSENT)
+    return replace(run, queries=queries, cut_ns=steady_from_ns(queries))
+
+
+class _LogOfOne(QueryLog):
+    """The log of one of several targets, which passes outcomes on to the log of the ``whole`` run.
+
+    Attributes:
+        numbers: The number of each query in the whole run.
+    """
+
+    def __init__(self, target: QueryTarget, schedule: Schedule, whole: QueryLog) -> None:
+        super().__init__(schedule, whole.began_ns)
+        self.target = target
+        self.numbers: list[int] = []
+        self._whole = whole
+
+    def submit(self, query: int, now_ns: int) -> None:
+        """Sends a query to the target."""
+        self.began_ns = self._whole.began_ns
+        self.sent(query, now_ns)
+        self.target.submit(query)
+
+    def answered(self, query: int, done_ns: int, **times: int) -> None:
+        """Records an answer."""
+        super().answered(query, done_ns, **times)
+        self._whole.answered(self.numbers[query], done_ns)
+
+    def failed(self, query: int, done_ns: int, reason: str) -> None:
+        """Records a failure."""
+        super().failed(query, done_ns, reason)
+        self._whole.failed(self.numbers[query], done_ns, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _Targets:
+    """Several targets as one; satisfies ``target.QueryTarget``.
+
+    Attributes:
+        logs: The log of each target.
+        routes: When each query is due, the place of its target, and its number there.
+        clock: The clock of the run.
+    """
+
+    logs: Sequence[_LogOfOne]
+    routes: Sequence[tuple[int, int, int]]
+    clock: Callable[[], int]
+
+    def begin(self, answers: Answers) -> None:
+        """Begins the run of each target, whose outcomes go to its own log."""
+        for log in self.logs:
+            log.target.begin(log)
+
+    def submit(self, query: int) -> None:
+        """Passes a query to its target."""
+        _, place, number = self.routes[query]
+        self.logs[place].submit(number, self.clock())
+
+    def end(self, timeout_s: float) -> None:
+        """Ends the runs in reverse order, as each restores what it found when it began."""
+        for log in reversed(self.logs):
+            log.target.end(timeout_s)
+
+
+def _sent_and_awaited(
+    target: QueryTarget,
+    schedule: Schedule,
+    log: QueryLog,
+    limits: RunLimits,
+    clock: Callable[[], int],
+    sleep: Callable[[float], None],
+) -> tuple[Stop, int]:
+    """Sends the queries and waits for the answers; returns why the run ended, and when."""
     with frozen_heap(), prompt_timers():
         target.begin(log)
         try:
@@ -222,10 +341,9 @@ def run_open_loop(
             watch = RunWatch(log, limits, schedule, len(schedule))
             pacer = _Pacer(watch, negligible_ns(limits.bound_ns), clock, sleep)
             stop = _issue(target, schedule, log, pacer) or drain(log, watch, limits, clock, sleep)
-            ended_ns = clock()
+            return stop, clock()
         finally:
             target.end(0.0)
-    return LoadRun.of(log, schedule, stop, ended_ns, limits.timeout_ns)
 
 
 def _issue(target: QueryTarget, schedule: Schedule, log: QueryLog, pacer: _Pacer) -> Stop:

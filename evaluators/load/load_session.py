@@ -21,10 +21,9 @@ from numpy.typing import NDArray
 
 from inferometer.agent.tracing.recorder import SpanKind, TraceContext, TraceLevel, TraceScope, ended
 from inferometer.evaluators.load.arrivals import Extent, PoissonArrivals, Schedule
-from inferometer.evaluators.load.issuer import RunLimits, RunWatch, drain, frozen_heap, run_open_loop
+from inferometer.evaluators.load.issuer import RunLimits, RunWatch, counted, drain, frozen_heap, run_open_loop
 from inferometer.evaluators.load.queries import LoadRun, Outcome, QueryLog, Stop
 from inferometer.evaluators.load.target import Answers, LoadTarget, QueryTarget
-from inferometer.evaluators.load.validity import steady_from_ns
 from inferometer.evaluators.statistics import percentile
 from inferometer.manifests.errors import ConfigurationError, SessionError
 
@@ -417,8 +416,7 @@ class LoadSession:
             sample = self._trace.begin(self._target)
             run = perform()
             self._trace.record(self._target, sample, run)
-        queries = run.queries.chosen(run.queries.outcome != Outcome.UNSENT)
-        run = replace(run, queries=queries, cut_ns=steady_from_ns(queries))
+        run = counted(run)
         self.runs.append(run)
         return run
 

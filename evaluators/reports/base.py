@@ -204,6 +204,7 @@ REPORTS: Mapping[str, str] = MappingProxyType(
         "eventflow": "inferometer.evaluators.kinds.reports:EventflowReport",
         "workload": "inferometer.evaluators.kinds.load.report:WorkloadReport",
         "max_qps": "inferometer.evaluators.kinds.load.report:MaxQpsReport",
+        "mix": "inferometer.evaluators.kinds.load.report:MixReport",
         "training": "inferometer.evaluators.kinds.training.report:TrainingReport",
         "training_steps": "inferometer.evaluators.kinds.training.report:TrainingStepsReport",
         "ingestion": "inferometer.evaluators.kinds.ingestion.kind:IngestionReport",

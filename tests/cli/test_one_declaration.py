@@ -97,7 +97,7 @@ def _linked(folder: Path, copy: Path, but: tuple[str, ...]) -> None:
     [
         (
             "kinds/load/request.py",
-            "    force: bool = declared(",
+            "    max_batch_size: int = declared(",
             "workload",
             {"framework": "ONNXRuntime", "initial_qps": 200, "min_duration_s": 0.1, "min_queries": 10},
             (
@@ -210,6 +210,7 @@ OF_OUTPUT = {
     *("allow_invalid", "require_stable"),  # the exit code
     *("publish_predictions", "pictures", "picture_count"),
     "allocator",  # of the whole process, which has AGENT_ALLOCATOR
+    "mix",  # of another kind, whose function is measure_group
 }
 """The options of commands that say what is kept, drawn and answered, and are no arguments."""
 OF_PYTHON = {"inputs"}

@@ -17,6 +17,7 @@ EVALUATE = ("predict", "dataset", "--framework_name=PyTorch", "--batch_size=16",
 OTHERS = (
     "workload",
     "max_qps",
+    "mix",
     "ingestion",
     "training",
     "training_steps",

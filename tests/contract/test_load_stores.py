@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from inferometer.evaluators.kinds.load.documents import QUERIES_PER_DOCUMENT
 from inferometer.evaluators.kinds.load.measurement import (
     LoadMeasurement,
     LoadOptions,
+    MixMeasurement,
     MlperfResult,
     RateAnswer,
     RateSearchMeasurement,
@@ -76,13 +78,33 @@ def loaded(*counts: int, scenario: Scenario | None = None, search: bool = False)
     return make_evaluation(measurement=LoadMeasurement(options, run, 7, mlperf))
 
 
+def mixed(*counts: int) -> Evaluation:
+    search = loaded(*counts, search=True).measurement
+    assert isinstance(search, RateSearchMeasurement)
+    half = len(counts) // 2
+    sides = (tuple(search.probes[:half]), tuple(search.probes[half:]))
+    others, given = ("b, poisson at 3 queries/s", "é"), {"mix": "mix.yaml", "blocks": 2, "duration_s": 0.5}
+    options = replace(search.options, max_duration_s=0.5)
+    mix = MixMeasurement("a", others, options, given, "- model_name: é\n", *sides, 7, "it is late")
+    return make_evaluation(measurement=mix)
+
+
 def plain(evaluation: Evaluation) -> Any:
     load = evaluation.measurement
-    assert isinstance(load, LoadMeasurement | RateSearchMeasurement)
+    assert isinstance(load, LoadMeasurement | RateSearchMeasurement | MixMeasurement)
+    runs: Sequence[LoadRun]
+    match load:
+        case RateSearchMeasurement():
+            own, runs = load.answer, load.probes
+        case LoadMeasurement():
+            own, runs = load.mlperf, [load.run]
+        case MixMeasurement():
+            own = (load.name, load.others, load.mix, load.file, load.invalid, len(load.alone))
+            runs = [*load.alone, *load.together]
     return (
         load.options,
         load.elapsed_ns,
-        load.answer if isinstance(load, RateSearchMeasurement) else load.mlperf,
+        own,
         [
             (
                 *(run.rate_qps, run.source, run.seed, run.checksum, run.cut_ns, run.stopped, run.invalid),
@@ -90,7 +112,7 @@ def plain(evaluation: Evaluation) -> Any:
                 {name: getattr(run.queries, name).tolist() for name in QUERY_COLUMNS},
                 run.queries.repeated,
             )
-            for run in (load.probes if isinstance(load, RateSearchMeasurement) else [load.run])
+            for run in runs
         ],
     )
 
@@ -105,6 +127,25 @@ def test_runs_under_load_come_back_as_they_were(store: EvaluationStore, counts: 
 
     assert plain(found) == plain(evaluation)
     assert plain(evaluation_from_json(evaluation_to_json(evaluation))) == plain(evaluation)
+
+
+def test_the_runs_of_a_mix_come_back_on_their_sides(store: EvaluationStore) -> None:
+    evaluation = mixed(3, 2, QUERIES_PER_DOCUMENT + 1, 0)
+    store.save(evaluation)
+
+    [found] = store.find(EvaluationFilter(kinds=("mix",)))
+
+    assert plain(found) == plain(evaluation)
+    assert plain(evaluation_from_json(evaluation_to_json(evaluation))) == plain(evaluation)
+
+
+def test_a_mix_without_pairs_of_blocks_is_a_damage() -> None:
+    document = json.loads(evaluation_to_json(mixed(1, 1)))
+    text = json.dumps(document).replace('"runs": [', '"runs": [], "others_": [')
+    with pytest.raises(StoreError, match="its 0 runs are not pairs of blocks"):
+        evaluation_from_json(text)
+    with pytest.raises(StoreError, match="its blocks have no duration"):
+        evaluation_from_json(json.dumps(document).replace('"max_duration_s": 0.5', '"max_duration_s": null'))
 
 
 def test_what_loadgen_says_comes_back_as_it_was(store: EvaluationStore) -> None:

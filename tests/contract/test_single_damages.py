@@ -35,7 +35,7 @@ from tests.contract.test_condition_stores import CONDITIONS
 from tests.contract.test_span_stores import traced_evaluation
 from tests.ingestion_evaluations import few
 from tests.operator_evaluations import several
-from tests.reports.loads import overloaded, searched
+from tests.reports.loads import overloaded, searched, silenced
 from tests.training_evaluations import make_training
 
 MISSING = object()
@@ -73,6 +73,7 @@ KINDS: Mapping[str, Callable[[], Evaluation[Any]]] = {
     "batches": batches,
     "load": lambda: overloaded(make_evaluation()),
     "search": lambda: searched(make_evaluation()),
+    "mix": lambda: silenced(make_evaluation()),
     "training": training,
     "ingestion": lambda: few(make_evaluation()),
     "operators": lambda: several(make_evaluation()),

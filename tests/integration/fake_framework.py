@@ -33,12 +33,15 @@ MODELS = {
     "Crashing": ("crashing", "raw"),
     "Large": ("echo", "raw"),
     "Scripted": ("scripted", "raw"),
+    "Locked": ("locked", "raw"),
     "Timed": ("timed", "raw"),
     "Picky": ("picky", "raw"),
     "Short": ("short", "raw"),
 }
 SCRIPT = "script.json"
 SERVED = "served.json"
+_LOCK = threading.Lock()
+"""What all locked models share."""
 
 
 class FakePredictor(Predictor):
@@ -78,6 +81,9 @@ class FakePredictor(Predictor):
                 raise ZeroDivisionError("a secret detail")
             case "scripted":
                 self._follow_script()
+            case "locked":
+                with _LOCK:
+                    time.sleep(self._script["service_s"])
             case "timed":
                 self._take_known_time()
         return inputs

@@ -3,6 +3,7 @@
 import itertools
 import threading
 import time
+from contextlib import closing
 
 import grpc
 import numpy as np
@@ -11,9 +12,12 @@ from fake_framework import DEADLINE_S, SIDE, mean_scores, wait_for
 from kserve_server import Served, Tensor, running
 
 from inferometer.agent.preprocessing.inputs import EncodedImage, Pixels
+from inferometer.agent.serving.batching import BatchingOptions
+from inferometer.agent.serving.served_models import ServingOptions
 from inferometer.client.remote import call_target
 from inferometer.client.remote.call_target import CallFlight
 from inferometer.client.remote.call_target import Outcome as CallOutcome
+from inferometer.client.remote.connection import RemoteOptions
 from inferometer.client.remote.kserve.opening import ModelChoice, open_kserve
 from inferometer.client.remote.kserve.session import KServeTarget
 from inferometer.evaluators.load.arrivals import Schedule
@@ -283,3 +287,22 @@ def test_a_query_whose_run_ends_while_it_is_prepared_is_not_told_of_later():
 
     assert cancelled == [True]
     assert told.outcomes == [(7, "closed")]
+
+
+@pytest.mark.parametrize("scheme", ["kserve", "kserve+http"])
+def test_a_priority_is_a_parameter_of_each_request(start_agent, manifest_folder, scheme):
+    levels = BatchingOptions(priority_levels=2, default_priority_level=2)
+    agent = start_agent(serving=ServingOptions(batching=levels), http_port=0)
+    address = agent.http_url.removeprefix("http://") if scheme.endswith("http") else agent.address
+
+    def opened(priority):
+        catalog, remote = Catalog([manifest_folder]), RemoteOptions(priority=priority)
+        return open_kserve(f"{scheme}://{address}", catalog, ModelChoice("Mean"), remote=remote)
+
+    with closing(opened(1)) as session:
+        request = session.predictor.form.encode({"data": np.zeros((1, 1, SIDE, SIDE), np.float32)})
+        result = session.predict_tensor(np.zeros((1, 1, SIDE, SIDE), np.float32))
+    assert b"priority" in request
+    assert len(result.input_ids) == 1
+    with pytest.raises(ConfigurationError, match="priority is 3, but the model has 2 priority levels"):
+        opened(3)

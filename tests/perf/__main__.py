@@ -17,6 +17,7 @@ from tests.perf import (
     issue_rate,
     load_client,
     loading,
+    mixes,
     mlserver_doors,
     mlserver_peer,
     open_inference,
@@ -126,6 +127,7 @@ SECTIONS: Mapping[str, Callable[[_Given], _Tables]] = {
         rate_search.measure_mlserver,
         "max_qps_mlserver: skipped; set INFEROMETER_MLSERVER_PYTHON to a Python with MLServer",
     ),
+    "mix": _of("Several models at once, DigitsCNN in this process", mixes.measure),
     "batching": _of("Dynamic batching in a served agent", batching.measure),
     "instances": _of(f"Instances of a served model, {instances.THREADS} threads in total", instances.measure),
     "mlserver": _of(

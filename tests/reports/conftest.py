@@ -25,7 +25,17 @@ from tests.evaluations import changed
 from tests.ingestion_evaluations import few, many
 from tests.reported_operators import operators_in
 from tests.reported_operators import several as operators
-from tests.reports.loads import calm, closed, hopeless, overloaded, searched, unlimited
+from tests.reports.loads import (
+    calm,
+    closed,
+    hopeless,
+    overloaded,
+    searched,
+    silenced,
+    slowed,
+    unjudged,
+    unlimited,
+)
 from tests.reports.pictures import LOADS, SHALLOW, traced
 from tests.training_evaluations import make_training
 
@@ -188,12 +198,21 @@ def searches(evaluations: list[Evaluation]) -> list[Evaluation]:
 
 
 @pytest.fixture
+def mixes(evaluations: list[Evaluation]) -> list[Evaluation]:
+    """A model that others slow down, one that fails beside others, and one alone that is invalid."""
+    return [slowed(evaluations[0]), silenced(evaluations[1]), unjudged(evaluations[2])]
+
+
+@pytest.fixture
 def given(
-    shallow: list[Evaluation], workloads: list[Evaluation], searches: list[Evaluation]
+    shallow: list[Evaluation],
+    workloads: list[Evaluation],
+    searches: list[Evaluation],
+    mixes: list[Evaluation],
 ) -> dict[str, list[Evaluation]]:
     """What each report has something to draw of."""
     deep = [traced(evaluation) for evaluation in shallow]
-    loads = dict(zip(LOADS, (workloads, searches), strict=True))
+    loads = dict(zip(LOADS, (workloads, searches, mixes), strict=True))
     loads |= {"ingestion": [many(shallow[0]), few(shallow[1])]}
     system = shallow[0].system
     alone, halved = make_training(system), make_training(system, batch_size=16, whole_ms=18.0)

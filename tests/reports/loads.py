@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.load.measurement import (
     LoadMeasurement,
     LoadOptions,
+    MixMeasurement,
     RateAnswer,
     RateSearchMeasurement,
 )
@@ -57,7 +59,7 @@ def run(found: Queries, rate_qps: float = 100.0) -> LoadRun:
 
 
 def loaded(
-    evaluation: Evaluation, number: int, measurement: LoadMeasurement | RateSearchMeasurement
+    evaluation: Evaluation, number: int, measurement: LoadMeasurement | RateSearchMeasurement | MixMeasurement
 ) -> Evaluation:
     """The evaluation as one under load: without a trace."""
     return replace(
@@ -126,3 +128,42 @@ def unlimited(evaluation: Evaluation) -> Evaluation:
     runs = (run(queries([0.5] * 50), 400.0),)
     answer = RateAnswer(400.0, 400.0, None, "at least", "the harness can issue no more than 400 queries/s")
     return loaded(evaluation, 6, RateSearchMeasurement(SEARCH, runs, ELAPSED_NS, answer))
+
+
+def mix(alone: Sequence[LoadRun], together: Sequence[LoadRun], **more: Any) -> MixMeasurement:
+    others, given = ("other, constant at 50 queries/s",), {"mix": "mix.yaml", "blocks": 2}
+    options = replace(OPTIONS, max_duration_s=2.0, **more.pop("options", {}))
+    return MixMeasurement(
+        "vision",
+        others,
+        options,
+        given,
+        "- model_name: A\n",
+        tuple(alone),
+        tuple(together),
+        ELAPSED_NS,
+        **more,
+    )
+
+
+def slowed(evaluation: Evaluation) -> Evaluation:
+    """A model that others slow down by half, so that it misses its bound."""
+    alone = [run(queries([4 + n * 7 % 4 for n in range(600)])) for _ in range(2)]
+    together = [run(queries([6 + n * 7 % extra for n in range(600)])) for extra in (6, 5)]
+    return loaded(evaluation, 7, mix(alone, together))
+
+
+def silenced(evaluation: Evaluation) -> Evaluation:
+    """A model of which most queries fail together with others."""
+    outcomes = [Outcome.ANSWERED] * 8 + [Outcome.FAILED] * 32
+    failed = replace(run(queries([5.0] * 40, outcomes)), reasons={"no memory": 32})
+    return loaded(evaluation, 8, mix([run(queries([5.0] * 40))] * 2, [failed] * 2))
+
+
+def unjudged(evaluation: Evaluation) -> Evaluation:
+    """A model alone in its mix, without a bound, whose figures are invalid."""
+    runs = [run(queries([3.0, 4.0] * 20))]
+    no_bound = {"latency_bound_ms": None, "percentile": 90.0}
+    return loaded(
+        evaluation, 9, replace(mix(runs, runs, options=no_bound, invalid="alone: too late"), others=())
+    )

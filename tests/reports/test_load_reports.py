@@ -11,7 +11,12 @@ from pathlib import Path
 import pytest
 
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, MlperfResult, RateSearchMeasurement
+from inferometer.evaluators.kinds.load.measurement import (
+    LoadMeasurement,
+    MixMeasurement,
+    MlperfResult,
+    RateSearchMeasurement,
+)
 from inferometer.evaluators.kinds.load.report import ProbesReport
 from inferometer.evaluators.kinds.reports import OverviewReport
 from inferometer.evaluators.load.queries import Outcome
@@ -21,12 +26,14 @@ from tests.reports.loads import MS
 
 GOLDEN = Path(__file__).parent / "golden"
 PERCENTILES = {"p50": 50, "p90": 90, "p95": 95, "p99": 99, "p99_9": Fraction(999, 10)}
-NAMES = ("workload", "max_qps", "probes")
+NAMES = ("workload", "max_qps", "probes", "mix")
 
 
 @pytest.fixture
-def reported(workloads: list[Evaluation], searches: list[Evaluation]) -> dict[str, list[Evaluation]]:
-    return {"workload": workloads, "max_qps": searches, "probes": searches}
+def reported(
+    workloads: list[Evaluation], searches: list[Evaluation], mixes: list[Evaluation]
+) -> dict[str, list[Evaluation]]:
+    return {"workload": workloads, "max_qps": searches, "probes": searches, "mix": mixes}
 
 
 def report_of(name: str) -> Report:
@@ -49,17 +56,16 @@ def test_a_report_on_load_is_its_golden_output(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_report_on_load_leaves_other_evaluations_out(
-    name: str, evaluations: list[Evaluation], workloads: list[Evaluation], searches: list[Evaluation]
+    name: str, evaluations: list[Evaluation], reported: dict[str, list[Evaluation]]
 ) -> None:
-    everything = [*evaluations, *workloads, *searches]
+    everything = [*evaluations, *(each for kind in ("workload", "max_qps", "mix") for each in reported[kind])]
 
     report = report_of(name)
     ids = {row["id"] for row in report.rows(report.taken(everything))}
 
-    assert ids == {each.id for each in (workloads if name == "workload" else searches)}
-    assert report.takes == ((LoadMeasurement,) if name == "workload" else (RateSearchMeasurement,))
-    for row in report.rows(report.taken(everything)):
-        assert set(row) == {column.key for column in report.columns}
+    assert ids == {each.id for each in reported[name]}
+    kinds = {"workload": LoadMeasurement, "mix": MixMeasurement}
+    assert report.takes == (kinds.get(name, RateSearchMeasurement),)
 
 
 def type_7_ms(values_ms: list[float], percent: int | Fraction) -> float:

@@ -242,6 +242,13 @@ def _session(
     form = connection.form(
         str(served.address.model_name), served.address.model_version or "", found.inputs, found.output_names
     )
+    levels = served.config.dynamic_batching.priority_levels if served.config else 0
+    if remote.priority > levels:
+        raise ConfigurationError(
+            f"{served.address}: priority is {remote.priority}, but the model has {levels} priority levels; "
+            "leave priority out, or serve the model with priority_levels"
+        )
+    form = replace(form, priority=remote.priority)
     predictor = KServePredictor(connection, manifest, form, found, remote.call_timeout_s, memory)
     if all(each.shape[:1] == [BATCH_SIDE] for each in served.metadata.inputs):
         outputs = served.metadata.outputs

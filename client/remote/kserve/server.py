@@ -101,6 +101,10 @@ class TensorPlace:
     offset: int
 
 
+PRIORITY = "priority"
+"""The parameter of a request with its priority."""
+
+
 @dataclass(frozen=True, slots=True)
 class InferForm(ABC):
     """The constant parts of all requests to a model, with the server's names.
@@ -110,12 +114,14 @@ class InferForm(ABC):
         model_version: The version; empty leaves the choice to the server.
         inputs: The inputs, in the order of the requests.
         outputs: The requested outputs; none means all.
+        priority: The priority of the requests, from 1, the highest, on; 0 for the server's default.
     """
 
     model_name: str
     model_version: str
     inputs: tuple[ServedInput, ...]
     outputs: tuple[str, ...] = ()
+    priority: int = 0
 
     @abstractmethod
     def encode(self, batch: Tensors) -> bytes:
@@ -164,6 +170,7 @@ class RequestForm(InferForm):
         return pb.ModelInferRequest(
             model_name=self.model_name,
             model_version=self.model_version,
+            parameters={PRIORITY: pb.InferParameter(int64_param=self.priority)} if self.priority else {},
             inputs=[
                 pb.ModelInferRequest.InferInputTensor(
                     name=each.name, datatype=each.datatype.name, shape=shape

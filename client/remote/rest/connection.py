@@ -47,6 +47,7 @@ from inferometer.client.remote.connection import (
     with_tls,
 )
 from inferometer.client.remote.kserve.server import (
+    PRIORITY,
     TIMES,
     InferForm,
     InferReply,
@@ -144,6 +145,8 @@ class HttpRequestForm(InferForm):
             message["outputs"] = [{"name": name, **wants} for name in self.outputs]
         elif self.is_binary:
             message["parameters"] = {BINARY_OUTPUT: True}
+        if self.priority:
+            message["parameters"] = message.get("parameters", {}) | {PRIORITY: self.priority}
         head = text_of(message).encode()
         path = f"{model_path(self.model_name, self.model_version)}/infer"
         if contents is None:

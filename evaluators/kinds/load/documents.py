@@ -1,4 +1,4 @@
-"""Documents of measurements under load and of rate searches; ``load_query`` stores queries in columns."""
+"""Documents of workloads, rate searches and mixes; ``load_query`` stores queries in columns."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from inferometer.evaluators.kinds.load.measurement import (
     LoadMeasurement,
     LoadOptions,
     Method,
+    MixMeasurement,
     MlperfResult,
     RateAnswer,
     RateSearchMeasurement,
@@ -172,16 +173,62 @@ class RateSearchDocuments:
         options = options_of(stored["options"])
         if options.latency_bound_ms is None:
             raise ValueError("it searched without a latency bound")
-        parts_of: dict[Any, list[Stored]] = {}
-        for each in parts["load_query"]:
-            parts_of.setdefault(each["run"], []).append(each)
         return RateSearchMeasurement(
             options=options,
-            probes=tuple(
-                run_of(probe, parts_of.get(number, [])) for number, probe in enumerate(stored["probes"])
-            ),
+            probes=_runs_of(stored["probes"], parts["load_query"]),
             elapsed_ns=int(head["elapsed_ns"]),
             answer=None if answer is None else _answer(answer),
+        )
+
+
+def _runs_of(stored: Sequence[Stored], documents: Sequence[Stored]) -> tuple[LoadRun, ...]:
+    """Returns the runs stored in documents, whose queries have the numbers of their runs."""
+    parts_of: dict[Any, list[Stored]] = {}
+    for each in documents:
+        parts_of.setdefault(each["run"], []).append(each)
+    return tuple(run_of(run, parts_of.get(number, [])) for number, run in enumerate(stored))
+
+
+class MixDocuments:
+    """Storage of ``MixMeasurement`` in documents, for its kind; see ``Kind``."""
+
+    def to_documents(
+        self, evaluation: Evaluation[MixMeasurement], save_id: str
+    ) -> tuple[Document, Mapping[str, Part]]:
+        """Returns the documents of the measurement; the runs alone precede those together."""
+        measured = evaluation.measurement
+        runs = [*measured.alone, *measured.together]
+        plain = {
+            name: storable(getattr(measured, name)) for name in ("name", "others", "mix", "file", "invalid")
+        }
+        document = {
+            **plain,
+            "options": options_document(measured.options),
+            "runs": [run_document(run) for run in runs],
+        }
+        return document, {"load_query": queries_part(runs)}
+
+    def from_documents(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> MixMeasurement:
+        """Returns the measurement."""
+        stored = head["measurement"]
+        runs, options = _runs_of(stored["runs"], parts["load_query"]), options_of(stored["options"])
+        pairs, rest = divmod(len(runs), 2)
+        if not pairs or rest:
+            raise ValueError(f"its {len(runs)} runs are not pairs of blocks")
+        if options.max_duration_s is None:
+            raise ValueError("its blocks have no duration")
+        return checked(
+            MixMeasurement(
+                name=restored(stored["name"]),
+                others=tuple(map(str, restored(stored["others"]))),
+                options=options,
+                mix=restored(stored["mix"]),
+                file=restored(stored["file"]),
+                alone=runs[:pairs],
+                together=runs[pairs:],
+                elapsed_ns=int(head["elapsed_ns"]),
+                invalid=restored(stored["invalid"]),
+            )
         )
 
 

@@ -91,7 +91,7 @@ class LoadJob:
             callbacks.on_part(JobPart(number, count))
             with (
                 closing(EvaluationTrace(*traced)) as trace,
-                self._opened(resources, callbacks) as (target, inputs, dataset, watch),
+                open_target(request, resources, callbacks) as (target, inputs, dataset, watch),
             ):
                 with trace.root(request.system.model_name) as scope:
                     evaluation = self._run_once(target, inputs, dataset, resources, callbacks, watch, scope)
@@ -99,32 +99,6 @@ class LoadJob:
                 yield replace(trace.kept(evaluation), group_id=group_id)
             if evaluation.status is Status.INTERRUPTED:
                 return
-
-    @contextmanager
-    def _opened(
-        self, resources: JobResources, callbacks: JobCallbacks
-    ) -> Iterator[tuple[LoadTarget, LoadInputs, DatasetIdentity, Watch]]:
-        """Opens the model, prepares its inputs before the clock starts, and starts monitoring its hosts."""
-        request = self._request
-        with ExitStack() as opened:
-            session, instances = replace(request.system.session, spare_cores=SPARE_CORES), request.instances
-            if instances > 1 and session.threads is None:
-                session = replace(session, threads=default_threads(SPARE_CORES, instances))
-            wanted = replace(request.system, session=session)
-            model, dataset = resources.check_system(wanted), None
-            if not request.synthetic:
-                choice, found_in = request.dataset, (resources.catalog, resources.cache)
-                dataset = choice.open_for(model, *found_in) if model else choice.open_early(*found_in)
-            if dataset is not None:
-                opened.callback(dataset.close)
-            system = resources.open_loadable(wanted, notify=callbacks.on_warning)
-            opened.enter_context(_closed(system))
-            inputs, identity = self._inputs(resources, system, dataset)
-            batching = (request.max_batch_size, request.max_queue_delay_ms, instances)
-            target = make_load_target(system, inputs, *batching)
-            opened.enter_context(_closed(target))
-            watch = Watch(system.description, None if system.in_process else system)
-            yield target, inputs, identity, opened.enter_context(watch)
 
     def _run_once(
         self,
@@ -147,7 +121,6 @@ class LoadJob:
             self._schedule_file.create(self._work.text())
             self._schedule_file = None
         callbacks.on_start(JobStart(target.description, inputs.source, len(inputs), described(self._work)))
-        _warn(target, inputs, request, callbacks.on_warning)
         session.warm_up(request.warm_up_queries)
         watch.begin()
         measurement: LoadMeasurement | RateSearchMeasurement
@@ -170,26 +143,6 @@ class LoadJob:
             conditions=watch.end(),
             trace_level=scope.recorder.level if scope else TraceLevel.NO_TRACE,
         )
-
-    def _inputs(
-        self, resources: JobResources, system: SystemUnderTest, dataset: Dataset | None
-    ) -> tuple[LoadInputs, DatasetIdentity]:
-        """Returns the queries' inputs, ready before the clock starts, and closes the dataset."""
-        request, manifest = self._request, system.description.manifest
-        parameters = [each.parameters for each in manifest.inputs]
-        if request.synthetic:
-            make = synthetic_payloads if request.include_preprocess else synthetic_tensors
-            inputs: LoadInputs = make(parameters, request.seed, size=request.dataset.sequence_length)
-            return inputs, DatasetIdentity("synthetic", inputs.source, None, None, len(inputs))
-        if dataset is None:
-            dataset = request.dataset.open_for(manifest, resources.catalog, resources.cache)
-        with closing(dataset):
-            fetch = partial(fetch_image, allow_private=True)
-            if request.include_preprocess:
-                inputs = read_inputs(dataset, fetch=fetch)
-            else:
-                inputs = prepare_inputs(dataset, _preprocessor(manifest, resources), fetch=fetch)
-            return inputs, dataset.identity
 
     def _measured(
         self, session: LoadSession, work: Schedule | ClosedLoop | MaxQpsRequest
@@ -218,6 +171,57 @@ class LoadJob:
         if not whole and not any(len(run.queries) for run in session.runs):
             raise EvaluationInterrupted("stopped before a query was sent; nothing was published")
         return measurement, whole
+
+
+@contextmanager
+def open_target(
+    request: WorkloadRequest | MaxQpsRequest, resources: JobResources, callbacks: JobCallbacks
+) -> Iterator[tuple[LoadTarget, LoadInputs, DatasetIdentity, Watch]]:
+    """Opens the model, prepares its inputs before the clock starts, and starts monitoring its hosts."""
+    with ExitStack() as opened:
+        session, instances = replace(request.system.session, spare_cores=SPARE_CORES), request.instances
+        if instances > 1 and session.threads is None:
+            session = replace(session, threads=default_threads(SPARE_CORES, instances))
+        wanted = replace(request.system, session=session)
+        model, dataset = resources.check_system(wanted), None
+        if not request.synthetic:
+            choice, found_in = request.dataset, (resources.catalog, resources.cache)
+            dataset = choice.open_for(model, *found_in) if model else choice.open_early(*found_in)
+        if dataset is not None:
+            opened.callback(dataset.close)
+        system = resources.open_loadable(wanted, notify=callbacks.on_warning)
+        opened.enter_context(_closed(system))
+        inputs, identity = _inputs(request, resources, system, dataset)
+        batching = (request.max_batch_size, request.max_queue_delay_ms, instances)
+        target = make_load_target(system, inputs, *batching)
+        opened.enter_context(_closed(target))
+        _warn(target, inputs, request, callbacks.on_warning)
+        watch = Watch(system.description, None if system.in_process else system)
+        yield target, inputs, identity, opened.enter_context(watch)
+
+
+def _inputs(
+    request: WorkloadRequest | MaxQpsRequest,
+    resources: JobResources,
+    system: SystemUnderTest,
+    dataset: Dataset | None,
+) -> tuple[LoadInputs, DatasetIdentity]:
+    """Returns the queries' inputs, ready before the clock starts, and closes the dataset."""
+    manifest = system.description.manifest
+    parameters = [each.parameters for each in manifest.inputs]
+    if request.synthetic:
+        make = synthetic_payloads if request.include_preprocess else synthetic_tensors
+        inputs: LoadInputs = make(parameters, request.seed, size=request.dataset.sequence_length)
+        return inputs, DatasetIdentity("synthetic", inputs.source, None, None, len(inputs))
+    if dataset is None:
+        dataset = request.dataset.open_for(manifest, resources.catalog, resources.cache)
+    with closing(dataset):
+        fetch = partial(fetch_image, allow_private=True)
+        if request.include_preprocess:
+            inputs = read_inputs(dataset, fetch=fetch)
+        else:
+            inputs = prepare_inputs(dataset, _preprocessor(manifest, resources), fetch=fetch)
+        return inputs, dataset.identity
 
 
 @contextmanager

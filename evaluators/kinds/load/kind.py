@@ -1,14 +1,15 @@
-"""The kinds of measurement of a model under load: a workload, and a search for the highest rate.
+"""The kinds of measurement under load: a workload, a search for the highest rate, and a mix of models.
 
-Both present the options of a load in the same way, as text and as values.
+All present the options of a load in the same way, as text and as values.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from inferometer.evaluators.datasets.base import short_checksum
 from inferometer.evaluators.drawing.charts import Drawing
@@ -26,20 +27,24 @@ from inferometer.evaluators.kinds.kind import (
     top_figures,
     words_of,
 )
-from inferometer.evaluators.kinds.load.documents import LoadDocuments, RateSearchDocuments
+from inferometer.evaluators.kinds.load.documents import LoadDocuments, MixDocuments, RateSearchDocuments
 from inferometer.evaluators.kinds.load.measurement import (
     LoadMeasurement,
     LoadOptions,
+    MixMeasurement,
     RateAnswer,
     RateSearchMeasurement,
     invalid_reason,
 )
-from inferometer.evaluators.kinds.load.plot import MaxQpsPlot, WorkloadPlot
-from inferometer.evaluators.kinds.load.report import MaxQpsReport, ProbesReport, WorkloadReport
-from inferometer.evaluators.kinds.load.request import LoadRequest, MaxQpsRequest, WorkloadRequest
-from inferometer.evaluators.kinds.load.summary import LoadSummary, run_rows, search_rows
+from inferometer.evaluators.kinds.load.plot import MaxQpsPlot, MixPlot, WorkloadPlot
+from inferometer.evaluators.kinds.load.report import MaxQpsReport, MixReport, ProbesReport, WorkloadReport
+from inferometer.evaluators.kinds.load.request import LoadRequest, MaxQpsRequest, MixRequest, WorkloadRequest
+from inferometer.evaluators.kinds.load.summary import LoadSummary, MixSummary, mix_rows, run_rows, search_rows
 from inferometer.evaluators.reports.base import Row
 from inferometer.evaluators.verdict import FIGURES, MAX_QPS, THROUGHPUT, RunTimes
+
+if TYPE_CHECKING:
+    from inferometer.evaluators.jobs.job import Job
 
 
 def option_values(kind: str, options: LoadOptions) -> dict[str, Any]:
@@ -343,3 +348,69 @@ class RateSearchKind(RateSearchDocuments, Kind[RateSearchMeasurement]):
 
     def answer(self, measurement: RateSearchMeasurement) -> RateAnswer | None:
         return measurement.answer
+
+
+class MixKind(MixDocuments, Kind[MixMeasurement]):
+    """Put several models under load, each alone and all together, and measure how much they interfere.
+
+    Blocks alternate: each model alone, then all together, and in reverse order every second time. A model's
+    arrivals are the same in both blocks of a pair. There is one evaluation for each model; a mix of one model
+    shows how much two equal blocks differ.
+    """
+
+    name = "mix"
+    title = "mix"
+    phrase = "a mix of models"
+    collections = ("load_query",)
+    reports = ("mix",)
+    headlines = ("ratio_p50", "ratio_judged", "together_ms_p50", "together_ms_judged", "kept_bound_together")
+    request = MixRequest
+
+    def job(self, request: MixRequest) -> Job[Evaluation[MixMeasurement]]:
+        from inferometer.evaluators.kinds.load.mix import mix_job  # opens models, which reports do not
+
+        return mix_job(request)
+
+    def invalid(self, measurement: MixMeasurement) -> str:
+        return measurement.invalid
+
+    def unanswered(self, measurement: MixMeasurement) -> str:
+        return "no query was answered"
+
+    def measured(self, measurement: MixMeasurement) -> str:
+        return f"{len(measurement.alone)} pairs of blocks"
+
+    def overview(self, measurement: MixMeasurement) -> Row:
+        together = MixSummary.of(measurement).together
+        median = together.percentile(50.0)
+        return top_figures(median.value_ns if median else None, together.achieved_qps)
+
+    def summary(self, evaluation: Evaluation[MixMeasurement]) -> Rows:
+        return mix_rows(evaluation.measurement)
+
+    def description(self, evaluation: Evaluation[MixMeasurement]) -> Rows:
+        mix = evaluation.measurement
+        yield from load_description(evaluation, mix.options)
+        yield "blocks", f"{len(mix.alone)} pairs of {mix.options.max_duration_s:g} s, seed {mix.options.seed}"
+        yield "", ", ".join(options_text(mix.options, bound=True))
+
+    def document(
+        self, evaluation: Evaluation[MixMeasurement], timed: Evaluation[MixMeasurement], spans: SpanSource
+    ) -> dict[str, Any]:
+        mix, [row] = evaluation.measurement, MixReport().rows([evaluation])
+        figures = {
+            "options": option_values("mix", mix.options),
+            "mix": own_values(MixReport(), row),
+            "file": mix.file,
+            "failure_reasons": dict(
+                sum((Counter(r.reasons) for r in (*mix.alone, *mix.together)), Counter())
+            ),
+        }
+        return {"load": figures}
+
+    def drawings(self, evaluation: Evaluation[MixMeasurement], most_points: int) -> Iterator[Drawing]:
+        yield from drawn(MixPlot(), MixReport(), evaluation)
+
+    def again(self, evaluation: Evaluation[MixMeasurement]) -> Again:
+        note = "The evaluation keeps the content of the file: agent info evaluation show -f json."
+        return Again(("measure", self.name, *words(evaluation.measurement.mix, MixRequest)), (note,))

@@ -1,7 +1,7 @@
 """The measurements of queries under load, and their interpretation.
 
-A measurement is a workload, a closed loop or a scenario of MLPerf, or a search for the highest rate that
-keeps a latency bound. A probe is one run of a search at a steady rate.
+A measurement is a workload, a closed loop or a scenario of MLPerf; or a search for the highest rate that
+keeps a latency bound, whose probes are runs at a steady rate; or the load of one model of a mix.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries, bound_ns_of
+from inferometer.evaluators.load.queries import QUERY_COLUMNS, LoadRun, Outcome, Queries, bound_ns_of
 from inferometer.evaluators.load.validity import lag_text
-from inferometer.evaluators.statistics import PercentileInterval, percentile_intervals
+from inferometer.evaluators.statistics import Interval, PercentileInterval, mean_reach, percentile_intervals
 
 
 class Scenario(str, Enum):
@@ -192,6 +193,98 @@ class RateSearchMeasurement:
     def batch_size(self) -> int:
         """The maximum number of queries in a batch."""
         return self.options.max_batch_size
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MixMeasurement:
+    """One model of a mix: its load alone, and together with that of the other models, in pairs of blocks.
+
+    The two runs of a pair have the same arrivals.
+
+    Attributes:
+        name: The model's name in the mix.
+        others: The other models and their loads, one text each.
+        options: The options of the model's load; the duration is that of a block.
+        mix: The options of the request that differ from their defaults.
+        file: The content of the mix's file.
+        alone: The runs alone.
+        together: The runs together with the other models, in the same order.
+        elapsed_ns: The duration of all blocks of all models.
+        invalid: Why the figures cannot be trusted, in one line; empty if they can.
+    """
+
+    kind: ClassVar[str] = "mix"
+
+    name: str
+    others: tuple[str, ...]
+    options: LoadOptions
+    mix: Mapping[str, str | int | float | bool]
+    file: str
+    alone: tuple[LoadRun, ...]
+    together: tuple[LoadRun, ...]
+    elapsed_ns: int
+    invalid: str = ""
+
+    @property
+    def batch_size(self) -> int:
+        """The maximum number of queries in a batch."""
+        return self.options.max_batch_size
+
+    def interference(self, percent: float) -> Interference | None:
+        """Returns the ratio of a percentile's latency together to that alone; None if there is none.
+
+        A block without a counted query, or a percentile that falls on queries without an answer, has none.
+        """
+        pairs = [
+            [percentile_intervals(run.queries.since(run.cut_ns).latency_ns, (percent,)) for run in pair]
+            for pair in zip(self.alone, self.together, strict=True)
+        ]
+        values = [[found[0].value_ns if found else math.inf for found in pair] for pair in pairs]
+        return Interference.of(np.asarray(values, np.float64))
+
+
+@dataclass(frozen=True, slots=True)
+class Interference:
+    """A latency together with other models, divided by that alone.
+
+    Attributes:
+        ratio: The geometric mean of the ratios of the pairs of blocks.
+        interval: Its 95 % interval, from Student's t distribution of the logarithms of the ratios; None for
+            fewer than two pairs. What the arrivals cause is the same in both blocks of a pair, and cancels.
+    """
+
+    ratio: float
+    interval: Interval | None
+
+    @classmethod
+    def of(cls, pairs: NDArray[np.float64]) -> Interference | None:
+        """Computes the ratio from the latencies alone and together: float64, pairs × 2."""
+        if not np.isfinite(pairs).all() or not (pairs > 0).all():
+            return None
+        logs = np.log(pairs[:, 1] / pairs[:, 0])
+        middle = float(logs.mean())
+        reach = mean_reach(logs) if len(logs) > 1 else None
+        ends = None if reach is None else Interval(math.exp(middle - reach), math.exp(middle + reach))
+        return cls(math.exp(middle), ends)
+
+
+_MOMENTS = {"scheduled_ns", "sent_ns", "done_ns"}
+
+
+def pooled(runs: Sequence[LoadRun]) -> Queries:
+    """Returns the counted queries of runs, at least one, as if each run had begun when the last had ended."""
+    columns: dict[str, list[NDArray[np.int64]]] = {name: [] for name in QUERY_COLUMNS}
+    end_ns = 0
+    for run in runs:
+        counted, by_ns = run.queries.since(run.cut_ns), end_ns - run.cut_ns
+        for name, found in columns.items():
+            values = getattr(counted, name)
+            if name in _MOMENTS:
+                values = np.where(values >= 0, values + by_ns, values)
+                end_ns = max(end_ns, int(values.max(initial=-1)) + 1)
+            found.append(values)
+    joined = {name: np.concatenate(found) for name, found in columns.items()}
+    return Queries(**joined, repeated=sum(run.queries.repeated for run in runs))
 
 
 _MEDIAN, _FAR_TAIL, _FAR_TAIL_QUERIES = 50.0, 99.9, 1000

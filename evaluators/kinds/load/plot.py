@@ -1,4 +1,4 @@
-"""Plots of workloads and of searches for the highest rate."""
+"""Plots of workloads, of searches for the highest rate, and of mixes of models."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from numpy.typing import NDArray
 
 from inferometer.evaluators.drawing.charts import (
     Band,
+    Bar,
+    BarChart,
+    BarRow,
     Chosen,
     Drawing,
+    Label,
     Mark,
     Plot,
     PointChart,
@@ -27,6 +31,7 @@ from inferometer.evaluators.kinds.load.measurement import (
     LoadMeasurement,
     LoadOptions,
     Method,
+    MixMeasurement,
     ProbeSummary,
     RateSearchMeasurement,
     invalid_reason,
@@ -287,3 +292,46 @@ def _search_warning(search: RateSearchMeasurement) -> str:
     if invalid:
         parts.append(f"INVALID: {invalid} of {len(search.probes)} probes; do not trust their latencies")
     return "; ".join((*parts, *((search.answer.note,) if search.answer and search.answer.note else ())))
+
+
+_SIDES = ("alone", "together")
+
+
+class MixPlot(Plot[MixMeasurement]):
+    """Bars of each model's latency alone and together."""
+
+    def shows(self, row: Row) -> bool:
+        """Returns whether the row's percentiles fall on queries with an answer."""
+        return all(np.isfinite(number(row[f"{side}_ms_judged"])) for side in _SIDES)
+
+    def drawing(self, chosen: Chosen[MixMeasurement], notes: Sequence[str]) -> Drawing:
+        """Returns a chart for each model."""
+        return Drawing(
+            title="Latency alone and together",
+            charts=tuple(_mix_chart(evaluation, row) for evaluation, [row] in chosen),
+            groups=_SIDES,
+            notes=("A whisker is the 95 % interval; the ratio is together / alone.", *notes),
+        )
+
+
+def _mix_chart(evaluation: Evaluation[MixMeasurement], row: Row) -> BarChart:
+    mix, rows = evaluation.measurement, []
+    for key, percent in (("p50", 50.0), ("judged", mix.options.percentile)):
+        ends = [[row[f"{side}_ms_{key}_{end}"] for end in ("low", "high")] for side in _SIDES]
+        bars = [
+            Bar(
+                value,
+                side,
+                f"{value:.3f} ms",
+                f"{mix.name} {side}: p{percent:g} {value:.6g} ms",
+                None if None in both else (number(both[0]), number(both[1])),
+            )
+            for side, both in zip(_SIDES, ends, strict=True)
+            for value in [number(row[f"{side}_ms_{key}"])]
+        ]
+        ratio = row[f"ratio_{key}"]
+        detail = "" if ratio is None else f"ratio {number(ratio):.3f}"
+        rows.append(BarRow(Label(f"p{percent:g}", detail), tuple(bars)))
+    load = f"{mix.name}: {mix.options.arrival} at {mix.options.rate_qps:g} queries/s"
+    warning = f"INVALID: {mix.invalid}" if mix.invalid else ""
+    return BarChart(label_of(evaluation, load, warning=warning), "latency (ms)", tuple(rows))

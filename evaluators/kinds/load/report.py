@@ -1,4 +1,4 @@
-"""Reports on load: workloads, searches for the highest rate, and the searches' probes."""
+"""Reports on load: workloads, searches for the highest rate, the searches' probes, and mixes of models."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ import numpy as np
 
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.load.measurement import (
+    Interference,
     LoadMeasurement,
     LoadOptions,
+    MixMeasurement,
     ProbeSummary,
     RateSearchMeasurement,
     invalid_reason,
     load_s,
 )
-from inferometer.evaluators.kinds.load.summary import LoadSummary, Spread
+from inferometer.evaluators.kinds.load.summary import LoadSummary, MixSummary, Spread
 from inferometer.evaluators.load.queries import LoadRun, Outcome
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,
@@ -213,6 +215,91 @@ class MaxQpsReport(Report[RateSearchMeasurement]):
                 "invalid_probes": sum(bool(run.invalid) for run in search.probes),
                 "load_s": load_s(*search.probes),
             }
+
+
+_SIDES = ("alone", "together")
+_RATIOS = {"p50": "p50", "judged": "judged percentile"}
+_ENDS = ("", "_low", "_high")
+
+
+def _mix_columns(key: str, heading: str, unit: str = "") -> Iterator[Column]:
+    """Yields the columns of p50 and the judged percentile, each with the ends of its interval."""
+    for name, shown in _RATIOS.items():
+        for end in _ENDS:
+            said = f"{heading} {shown}{end.replace('_', ' ')}{unit}"
+            yield Column(f"{key}_{name}{end}", said, detail=3 * bool(end and unit))
+
+
+class MixReport(Report[MixMeasurement]):
+    """One row for each model of each mix; the figures are those of ``MixSummary``.
+
+    A percentile that falls on queries without a correct answer is infinite, and its ratio is empty.
+    """
+
+    name = "mix"
+    summary = "several models alone and together: latency in ms, and their ratio, with 95 % intervals"
+    takes = (MixMeasurement,)
+    columns = (
+        *EVALUATION_COLUMNS,
+        VERDICT_COLUMN,
+        Column("name", "name in the mix", detail=1),
+        Column("others", "beside", detail=1, wraps=True),
+        Column("arrival", "arrival", detail=2),
+        Column("seed", "seed", detail=2),
+        Column("rate_qps", "asked for (queries/s)", decimals=2),
+        Column("percentile", "judged percentile"),
+        Column("latency_bound_ms", "bound (ms)"),
+        Column("pairs", "pairs of blocks", detail=2),
+        *(column for side in _SIDES for column in _mix_columns(f"{side}_ms", side, " (ms)")),
+        *_mix_columns("ratio", "together / alone"),
+        *(Column(f"kept_bound_{side}", f"kept the bound {side}", stays=True) for side in _SIDES),
+        *(
+            Column(f"{name}_{side}", f"{name.replace('_', ' ')} {side}", detail=2)
+            for side in _SIDES
+            for name in ("queries", *_OUTCOMES)
+        ),
+        Column("stopped", "stopped", wraps=True),
+        INVALID_COLUMN,
+        STATUS_COLUMN,
+        CONDITIONS_COLUMN,
+    )
+
+    def rows(self, evaluations: Sequence[Evaluation[MixMeasurement]]) -> Iterator[Row]:
+        """Yields one row for each evaluation."""
+        for evaluation in evaluations:
+            mix, options = evaluation.measurement, evaluation.measurement.options
+            summary = MixSummary.of(mix)
+            stops = {run.stopped for run in (*mix.alone, *mix.together)} - {""}
+            of_options = ("arrival", "seed", "rate_qps", "percentile", "latency_bound_ms")
+            row: dict[str, Value] = {
+                **describe(evaluation),
+                **describe_verdict(evaluation, mix.invalid),
+                "name": mix.name,
+                "others": "; ".join(mix.others) or None,
+                **{name: getattr(options, name) for name in of_options},
+                "pairs": len(mix.alone),
+                "stopped": "; ".join(sorted(stops)) or None,
+            }
+            for key in _RATIOS:
+                found: Interference | None = getattr(summary, key)
+                low, high = found.interval if found and found.interval else (None, None)
+                values = (found.ratio if found else None, low, high)
+                row |= zip((f"ratio_{key}{end}" for end in _ENDS), values, strict=True)
+            for side in _SIDES:
+                row |= _side(side, getattr(summary, side), options)
+            yield row
+
+
+def _side(side: str, summary: LoadSummary, options: LoadOptions) -> dict[str, Value]:
+    """Returns the columns of a model's queries alone or together."""
+    judged, bound_ns = summary.percentile(options.percentile), options.latency_bound_ns
+    return {
+        **_interval(f"{side}_ms_p50", summary.percentile(50.0)),
+        **_interval(f"{side}_ms_judged", judged),
+        f"kept_bound_{side}": judged.value_ns <= bound_ns if judged and bound_ns is not None else None,
+        f"queries_{side}": summary.queries,
+        **{f"{name}_{side}": summary.outcomes[outcome] for name, outcome in _OUTCOMES.items()},
+    }
 
 
 class ProbesReport(Report[RateSearchMeasurement]):

@@ -1,13 +1,14 @@
-"""Requests that put a model under load: a workload, and a search for the highest rate.
+"""Requests that put models under load: a workload, a search for the highest rate, and a mix of models.
 
 Because help shows their options, slow imports happen only where they are needed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from inferometer.evaluators.jobs import options
 from inferometer.evaluators.jobs.options import (
@@ -18,11 +19,14 @@ from inferometer.evaluators.jobs.options import (
     Range,
     check_number,
     check_options,
+    check_value,
     declared,
     further,
+    options_of,
+    values_of,
 )
-from inferometer.evaluators.jobs.request import ModelRequest
-from inferometer.manifests.errors import ConfigurationError
+from inferometer.evaluators.jobs.request import DatasetOptions, ModelRequest, SystemOptions
+from inferometer.manifests.errors import ConfigurationError, suggestion
 
 if TYPE_CHECKING:
     from inferometer.evaluators.kinds.load.measurement import LoadOptions, Scenario
@@ -363,3 +367,138 @@ class MaxQpsRequest(LoadRequest):
         """Returns the options that an evaluation stores of the request; see ``LoadRequest``."""
         kept = LoadRequest.load_options(self)
         return replace(kept, tolerance=self.tolerance, time_budget_s=self.time_budget_s)
+
+
+MIX_S = 60.0
+"""The default duration of all blocks of a mix together, in seconds."""
+_OF_A_MODEL = {
+    *("initial_qps", "arrival", "percentile", "latency_bound_ms"),
+    *("max_batch_size", "max_queue_delay_ms", "include_preprocess"),
+}
+_NOT_OF_A_MIX = {"model_path", "input_shape", "seed"}
+_MOST_MIX_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixRequest:
+    """Several models under load, each alone and all together, in alternating blocks.
+
+    Attributes:
+        models: The name and the load of each model, in the order of the file.
+        text: The content of the file.
+
+    Raises:
+        ConfigurationError: An option is not valid, or the file is not; the message names the model.
+    """
+
+    mix: Path = declared(
+        MISSING,
+        "YAML file with a list of models, each with a name and the options of its model, inputs and load.",
+        "FILE",
+        reads=True,
+    )
+    blocks: int = declared(
+        6, "Number of blocks of each model alone, and of all together.", "N", within=Range(2, 1000)
+    )
+    duration_s: float | None = declared(
+        None, "Duration of a block.", "S", within=POSITIVE, default_text=f"{MIX_S:g} s for all blocks"
+    )
+    timeout_ms: float = declared(
+        options.QUERY_TIMEOUT_MS, "Timeout of a query, from the time it was due.", "MS", within=COUNT
+    )
+    warm_up_queries: int = declared(
+        options.WARM_UP_QUERIES,
+        "Queries to send to each model before the first block.",
+        "N",
+        within=NOT_NEGATIVE,
+        flags=("--warmup",),
+    )
+    seed: int = declared(0, "Seed of the schedules and of random weights.", "N", within=SEED)
+    force: bool = declared(False, "Send even more than this machine can send on time.")
+    models: Mapping[str, WorkloadRequest] = field(init=False, default_factory=dict)
+    text: str = field(init=False, default="")
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        text, entries = _mix_entries(self.mix)
+        kinds_of_block = len(entries) + 1
+        shared = {
+            "duration_s": self.duration_s or MIX_S / (self.blocks * kinds_of_block),
+            **{name: getattr(self, name) for name in ("timeout_ms", "warm_up_queries", "seed", "force")},
+        }
+        models: dict[str, WorkloadRequest] = {}
+        for number, entry in enumerate(entries, 1):
+            try:
+                name, load = _mixed_model(entry, shared)
+                if name in models:
+                    raise ConfigurationError(f'"{name}" is the name of an earlier model; add another name')
+                models[name] = load
+            except ConfigurationError as error:
+                raise ConfigurationError(f"{self.mix}: model {number}: {error}") from error
+        object.__setattr__(self, "models", models)
+        object.__setattr__(self, "text", text)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that differ from their defaults, as stored in an evaluation."""
+        return further(self, ()) | {"mix": str(self.mix)}
+
+
+def _mix_entries(path: Path) -> tuple[str, Sequence[Any]]:
+    """Returns the content of a mix's file, and the models in it."""
+    from inferometer.manifests.loader import parse_yaml
+
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_MOST_MIX_BYTES)
+        entries = parse_yaml(text)
+    except OSError as error:
+        raise ConfigurationError(f"mix {path}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:  # invalid YAML, or invalid UTF-8
+        raise ConfigurationError(f"mix {path}: cannot be read as YAML: {error}") from error
+    if not isinstance(entries, list) or not entries:
+        raise ConfigurationError(f"mix {path}: is not a list of models, such as - model_name: DigitsCNN")
+    return text, entries
+
+
+def _mixed_model(entry: Any, shared: Mapping[str, Any]) -> tuple[str, WorkloadRequest]:
+    """Returns the name of a model of a mix, and its load; ``shared`` are the options of all models."""
+    known = {"name": "name", "priority": "priority"} | {
+        name: option.name
+        for kind in (SystemOptions, DatasetOptions, WorkloadRequest)
+        for option in options_of(kind)
+        if option.name not in _NOT_OF_A_MIX and (kind is not WorkloadRequest or option.name in _OF_A_MODEL)
+        for name in (option.name, *(flag.lstrip("-") for flag in option.flags))
+    }
+    if not isinstance(entry, dict) or not entry.get("model_name"):
+        raise ConfigurationError("names no model; add model_name, such as model_name: DigitsCNN")
+    given: dict[str, Any] = {}
+    for key, value in entry.items():
+        if key not in known:
+            raise ConfigurationError(f'unknown option "{key}"; {suggestion(str(key), known)}')
+        if known[key] in given:
+            raise ConfigurationError(
+                f"{key} is another name of {known[key]}, which is given too; leave out one"
+            )
+        given[known[key]] = value
+    name, priority = given.pop("name", None), given.pop("priority", 0)
+    check_value("priority", priority, "int", NOT_NEGATIVE)
+    system = SystemOptions(**values_of(SystemOptions, given), seed=shared["seed"])
+    inputs = DatasetOptions(**values_of(DatasetOptions, given))
+    name = system.model_name if name is None else name
+    if not isinstance(name, str):
+        raise ConfigurationError(f"name is {name!r}; it must be text")
+    address = system.agent_address
+    if address and (address == "any" or set(address) & set(",=")):
+        raise ConfigurationError(f'agent is "{address}"; a model of a mix names the address of one agent')
+    if priority and not (address or "").startswith("kserve"):
+        raise ConfigurationError("priority is only for a model on a server of the Open Inference Protocol")
+    load = WorkloadRequest(
+        system=replace(system.request(), agents=(address,) if address else (), priority=priority),
+        dataset=inputs.choice(),
+        synthetic=inputs.synthetic,
+        **values_of(WorkloadRequest, given),
+        **shared,
+    )
+    load.process  # noqa: B018 - an unknown arrival process is refused
+    return name, load

@@ -1,4 +1,4 @@
-"""The figures of a run under load, and the summary of a workload or a search as rows.
+"""The figures of a run under load, and the summary of a workload, a search or a mix as rows.
 
 Figures are rates, percentiles with intervals, and the parts of the latency. For an MLPerf scenario, LoadGen's
 figures are shown beside ours for the same queries; only the clocks differ.
@@ -7,6 +7,7 @@ figures are shown beside ours for the same queries; only the clocks differ.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -15,13 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.evaluators.kinds.load.measurement import (
+    Interference,
     LoadMeasurement,
     Method,
+    MixMeasurement,
     MlperfResult,
     ProbeSummary,
     RateSearchMeasurement,
     Scenario,
     invalid_reason,
+    pooled,
     rate_text,
 )
 from inferometer.evaluators.load.queries import Outcome, Queries
@@ -34,6 +38,7 @@ from inferometer.evaluators.statistics import (
 )
 
 _NS_PER_S = 1_000_000_000
+_MEDIAN = 50.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,9 +331,7 @@ def run_rows(load: LoadMeasurement) -> Iterator[tuple[str, str]]:
         yield "INVALID", run.invalid
     if run.stopped:
         yield "stopped", run.stopped
-    outcomes = ", ".join(
-        f"{count} {outcome.name.lower()}" for outcome, count in summary.outcomes.items() if count
-    )
+    outcomes = _outcomes(summary)
     yield "queries", f"{summary.queries} ({outcomes}), after {summary.cut_queries} of the empty start"
     for reason, count in run.reasons.items():
         yield "", f"{count} failed: {reason}"
@@ -353,6 +356,68 @@ def run_rows(load: LoadMeasurement) -> Iterator[tuple[str, str]]:
         sizes = ", ".join(f"{size}: {count}" for size, count in sorted(summary.batch_sizes.items()))
         yield "batches", f"queries by the size of their batch: {sizes}"
     yield from _mlperf_rows(load)
+
+
+@dataclass(frozen=True, slots=True)
+class MixSummary:
+    """The figures of one model of a mix.
+
+    Attributes:
+        alone: The figures of its queries alone, over all blocks.
+        together: The figures of its queries together with the other models.
+        p50: The median latency together, divided by that alone; None if there is none.
+        judged: The same for the percentile to which the bound applies.
+    """
+
+    alone: LoadSummary
+    together: LoadSummary
+    p50: Interference | None
+    judged: Interference | None
+
+    @classmethod
+    def of(cls, mix: MixMeasurement) -> MixSummary:
+        """Computes the figures."""
+        percent, bound_ns = mix.options.percentile, mix.options.latency_bound_ns
+        alone, together = (LoadSummary.of(pooled(r), bound_ns, 0, percent) for r in (mix.alone, mix.together))
+        return cls(alone, together, mix.interference(_MEDIAN), mix.interference(percent))
+
+
+def mix_rows(mix: MixMeasurement) -> Iterator[tuple[str, str]]:
+    """Yields the figures of one model of a mix, in the same form as for a workload."""
+    options, figures = mix.options, MixSummary.of(mix)
+    yield "load", f"{mix.name}, {options.arrival} at {options.rate_qps:g} queries/s"
+    yield "beside", "; ".join(mix.others) or "no other model: together is the same as alone"
+    if mix.invalid:
+        yield "INVALID", mix.invalid
+    percents = sorted({_MEDIAN, options.percentile})
+    for name, runs in (("alone", mix.alone), ("together", mix.together)):
+        side: LoadSummary = getattr(figures, name)
+        yield name, f"{side.queries} queries ({_outcomes(side)}), {_rate_text(side.achieved_qps)} answered"
+        stops = Counter(run.stopped for run in runs if run.stopped)
+        yield from (("", f"{count} of {len(runs)} blocks stopped: {why}") for why, count in stops.items())
+        reasons = sum((Counter(run.reasons) for run in runs), Counter[str]())
+        yield from (("", f"{count} failed: {reason}") for reason, count in reasons.most_common())
+        shown = [each for each in side.percentiles if each.percent in percents]
+        yield from (("", _percentile(each)) for each in shown)
+        if shown and options.latency_bound_ns is not None:
+            yield "", _verdict(shown[-1], options.latency_bound_ns)
+    for number, percent in enumerate(percents):
+        found = figures.p50 if percent == _MEDIAN else figures.judged
+        yield ("" if number else "ratio"), f"p{percent:<5g} {ratio_text(found)}"
+    yield "", f"latency together / alone, over {len(mix.alone)} pairs of blocks"
+
+
+def ratio_text(found: Interference | None) -> str:
+    """Returns a ratio with its interval."""
+    if found is None:
+        return "not known: a block has no query, or its percentile falls on queries without an answer"
+    ends = "" if found.interval is None else f" [{found.interval.low:.3f}, {found.interval.high:.3f}]"
+    return f"{found.ratio:.3f}{ends}"
+
+
+def _outcomes(summary: LoadSummary) -> str:
+    counts = summary.outcomes.items()
+    return ", ".join(f"{count} {outcome.name.lower()}" for outcome, count in counts if count)
 
 
 def _percentile(each: PercentileInterval) -> str:

@@ -1,0 +1,164 @@
+"""Several models at once, on a framework whose predictions take known times: what each is said to suffer."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+from fake_framework import SCRIPT
+
+import inferometer
+from inferometer.client.api.invocation import library_invocation
+from inferometer.client.api.runner import Systems
+from inferometer.client.cli.main import run
+from inferometer.client.cli.output import FAILED_INPUTS
+from inferometer.client.web.documents import evaluation_document, page_reports
+from inferometer.evaluators.evaluation import Status
+from inferometer.evaluators.jobs.job import JobCallbacks
+from inferometer.evaluators.kinds.load.mix import mix_job
+from inferometer.evaluators.kinds.load.request import MixRequest
+from inferometer.evaluators.kinds.load.summary import MixSummary
+from inferometer.evaluators.load.queries import Outcome
+from inferometer.evaluators.store.evaluation_store import EvaluationFilter
+from inferometer.evaluators.store.opening import open_store
+from inferometer.manifests.errors import EvaluationInterrupted
+
+SERVICE_S = 0.01
+LOAD = {"framework_name": "Fake", "synthetic": True, "percentile": 90}
+LOAD |= {"arrival": "constant", "initial_qps": 25}
+
+
+@pytest.fixture
+def mix(environment, manifest_folder, tmp_path):
+    """Measures a mix of models, by their names, and returns the evaluation of each, and the exit code."""
+    (manifest_folder / SCRIPT).write_text(json.dumps({"service_s": SERVICE_S}))
+
+    def measured(models, *words, command=("measure", "mix")):
+        path = tmp_path / "mix.yaml"
+        path.write_text(yaml.safe_dump([{"name": name, **LOAD, **own} for name, own in models.items()]))
+        length = ("--duration=0.2",) if command[0] == "predict" else ("--blocks=3", "--duration=0.4")
+        options = (f"--mix={path}", *length, "--warmup=1", f"--manifests={manifest_folder}")
+        code = run([*command, *options, *words])
+        store = open_store(None, "inferometer", Path(os.environ["AGENT_DATA_DIR"]))
+        try:
+            found = list(store.find(EvaluationFilter(kinds=("mix",), include_interrupted=True)))
+        finally:
+            store.close()
+        return {each.measurement.name: each for each in found}, code
+
+    return measured
+
+
+def ratio(evaluation):
+    return MixSummary.of(evaluation.measurement).p50
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("remote", [False, True], ids=["here", "agent"])
+@pytest.mark.parametrize(("model", "factor"), [("Locked", 2.0), ("Scripted", 1.0)])
+def test_a_model_that_waits_for_another_is_slower_by_what_the_other_takes(
+    mix, spawn_agent, model, factor, remote
+):
+    """Both are due at the same times; the second's queries wait for the first's if they share a lock."""
+    place = {"agent": spawn_agent().address} if remote else {}
+
+    found, code = mix({name: {"model_name": model, **place} for name in ("first", "second")})
+
+    assert code == 0
+    first, second = ratio(found["first"]), ratio(found["second"])
+    # behind an agent, either may be the first at the lock: one waits
+    slower, other = sorted((first, second), key=lambda each: -each.ratio) if remote else (second, first)
+    assert slower.ratio == pytest.approx(factor, rel=0.25)
+    assert slower.interval.low / 1.1 <= factor <= slower.interval.high * 1.1
+    if not remote:
+        assert other.ratio == pytest.approx(1.0, rel=0.25)
+
+
+@pytest.mark.real_time
+def test_a_mix_of_one_model_is_no_slower_than_the_model_alone(mix, capfd):
+    found, _ = mix({"only": {"model_name": "Scripted"}})
+
+    [only] = found.values()
+    assert ratio(only).interval.low / 1.05 <= 1 <= ratio(only).interval.high * 1.05
+    assert "no other model: together is the same as alone" in capfd.readouterr().out
+
+
+def test_each_model_keeps_every_query_and_the_arrivals_of_a_pair_are_the_same(mix, tmp_path, capfd):
+    poisson = {"model_name": "Scripted", "arrival": "poisson", "latency_bound": 1}
+    found, code = mix(
+        {"late": poisson, "failing": {"model_name": "Failing"}},
+        "--allow_invalid",
+        command=("predict", "workload"),
+    )
+    printed = capfd.readouterr()
+
+    assert code == FAILED_INPUTS, printed.err
+    late, failing = found["late"], found["failing"]
+    assert late.group_id == failing.group_id
+    assert (late.status, failing.status) == (Status.COMPLETE, Status.FAILED)
+    assert "p90 missed 1 ms" in printed.out
+    assert "failed: the fake framework failed" in printed.out
+    assert "failed: no query was answered" in printed.err
+    measured = late.measurement
+    assert len(measured.alone) == len(measured.together) == 6
+    checksums = [[each.checksum for each in side] for side in (measured.alone, measured.together)]
+    assert checksums[0] == checksums[1]
+    assert len(set(checksums[0])) == 6
+    for each in (*measured.alone, *measured.together):
+        assert each.queries.count(Outcome.ANSWERED) == len(each.queries) > 0
+    assert measured.others == ("failing, constant at 25 queries/s",)
+    assert measured.file == (tmp_path / "mix.yaml").read_text()
+    assert ratio(failing) is None
+
+
+def test_the_library_the_page_and_the_command_measure_the_same(mix, tmp_path, manifest_folder, monkeypatch):
+    mix({"a": {"model_name": "Scripted"}, "b": {"model_name": "Scripted"}})
+    monkeypatch.setenv("AGENT_MANIFESTS", str(manifest_folder))
+
+    path = str(tmp_path / "mix.yaml")
+    found = inferometer.measure_group("mix", mix=path, blocks=2, duration_s=0.2, publish=False)
+
+    assert [each.measurement.name for each in found] == ["a", "b"]
+    page = evaluation_document(found[0], found[1:], page_reports(), lambda _: iter(()))
+    assert page["command"]["line"] == f"agent measure mix --mix={path} --blocks=2 --duration=0.2"
+    assert any(figure["key"] == "ratio_p50" for figure in page["figures"]), page["figures"]
+    with pytest.raises(inferometer.ConfigurationError, match="blocks is 1; it must be at least 2"):
+        inferometer.measure_group("mix", mix=path, blocks=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--initial_qps=3",), "mix: initial_qps belongs to a model in the file; leave it out here"),
+        (("--model_name=Scripted",), "mix: model_name belongs to a model in the file"),
+    ],
+)
+def test_options_of_a_model_are_refused_beside_a_mix(mix, capfd, words, message):
+    found, code = mix({"a": {"model_name": "Scripted"}}, *words, command=("predict", "workload"))
+
+    assert (found, code) == ({}, 2)
+    assert message in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("block", "pairs"), [(3, 0), (6, 1)])
+def test_a_stop_keeps_complete_pairs(mix, tmp_path, manifest_folder, monkeypatch, block, pairs):
+    mix({"a": {"model_name": "Scripted"}, "b": {"model_name": "Scripted"}})
+    monkeypatch.setenv("AGENT_MANIFESTS", str(manifest_folder))
+    seen = []
+    callbacks = JobCallbacks(
+        on_progress=lambda each: seen.append(str(each)),
+        stop_requested=lambda: bool(seen) and seen[-1].startswith(f"block {block} of 12"),
+    )
+    request = MixRequest(mix=tmp_path / "mix.yaml", blocks=4, duration_s=0.6)
+
+    def measured():
+        return list(mix_job(request).run(Systems(library_invocation()), callbacks))
+
+    if not pairs:
+        with pytest.raises(EvaluationInterrupted, match="before a pair of blocks was complete"):
+            measured()
+        return
+    assert [(each.status, len(each.measurement.alone)) for each in measured()] == [
+        (Status.INTERRUPTED, pairs)
+    ] * 2
