@@ -20,6 +20,7 @@ from inferometer.evaluators.kinds.load.measurement import (
     Scenario,
 )
 from inferometer.evaluators.load.queries import QUERY_COLUMNS, LoadRun, Outcome, Queries
+from inferometer.evaluators.load.server_statistics import ServerSeries
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
 from inferometer.evaluators.store.json_text import evaluation_from_json, evaluation_to_json
 from inferometer.manifests.errors import StoreError
@@ -101,6 +102,57 @@ def test_runs_under_load_come_back_as_they_were(store: EvaluationStore, counts: 
 
     assert plain(found) == plain(evaluation)
     assert plain(evaluation_from_json(evaluation_to_json(evaluation))) == plain(evaluation)
+
+
+SERVER = ServerSeries(
+    "metrics at http://$a.b/metrics",
+    np.array([-5, 2**40]),
+    np.array([3, 7]),
+    {"requests": np.array([1.0, 2.0**60]), "memory_bytes": np.array([np.nan, 0.5])},
+    "é: connection refused",
+)
+
+
+@pytest.mark.parametrize("search", [False, True])
+def test_statistics_of_the_server_come_back_as_they_were(store: EvaluationStore, search: bool) -> None:
+    evaluation = loaded(3, search=search)
+    load = evaluation.measurement
+    assert isinstance(load, LoadMeasurement | RateSearchMeasurement)
+    if isinstance(load, RateSearchMeasurement):
+        read = replace(load, probes=tuple(replace(run, server=(SERVER,)) for run in load.probes))
+        evaluation = replace(evaluation, measurement=read)
+    else:
+        evaluation = replace(evaluation, measurement=replace(load, run=replace(load.run, server=(SERVER,))))
+    store.save(evaluation)
+
+    [found] = store.find(EvaluationFilter())
+
+    for kept in (found, evaluation_from_json(evaluation_to_json(evaluation))):
+        measured = kept.measurement
+        assert isinstance(measured, LoadMeasurement | RateSearchMeasurement)
+        run = measured.probes[0] if isinstance(measured, RateSearchMeasurement) else measured.run
+        [series] = run.server
+        assert (series.source, series.note) == (SERVER.source, SERVER.note)
+        assert series.at_ns.tolist() == SERVER.at_ns.tolist()
+        assert series.bound_ns.tolist() == SERVER.bound_ns.tolist()
+        assert {n: str(v.tolist()) for n, v in series.figures.items()} == {
+            n: str(v.tolist()) for n, v in SERVER.figures.items()
+        }
+
+
+def test_a_run_without_statistics_is_stored_as_before_there_were_any() -> None:
+    assert '"server"' not in evaluation_to_json(loaded(3))
+
+
+def test_statistics_with_columns_of_different_lengths_are_refused() -> None:
+    evaluation = loaded(3)
+    load = evaluation.measurement
+    assert isinstance(load, LoadMeasurement)
+    damaged = replace(SERVER, bound_ns=np.array([3]))
+    run = replace(load.run, server=(damaged,))
+    text = evaluation_to_json(replace(evaluation, measurement=replace(load, run=run)))
+    with pytest.raises(StoreError, match="columns of different lengths"):
+        evaluation_from_json(text)
 
 
 def test_what_loadgen_says_comes_back_as_it_was(store: EvaluationStore) -> None:

@@ -92,6 +92,10 @@ class SmallServer(GRPCInferenceServiceServicer):
         self._enter("ServerReady", context)
         return pb.ServerReadyResponse(ready=self.served.server_ready)
 
+    def ModelStatistics(self, request, context):
+        self._enter("ModelStatistics", context)
+        return super().ModelStatistics(request, context)
+
     def ServerMetadata(self, request, context):
         self._enter("ServerMetadata", context)
         return pb.ServerMetadataResponse(name=self.served.server_name, version="9.8")

@@ -21,12 +21,12 @@ from tests.reports.loads import MS
 
 GOLDEN = Path(__file__).parent / "golden"
 PERCENTILES = {"p50": 50, "p90": 90, "p95": 95, "p99": 99, "p99_9": Fraction(999, 10)}
-NAMES = ("workload", "max_qps", "probes")
+NAMES = ("workload", "max_qps", "probes", "parts")
 
 
 @pytest.fixture
 def reported(workloads: list[Evaluation], searches: list[Evaluation]) -> dict[str, list[Evaluation]]:
-    return {"workload": workloads, "max_qps": searches, "probes": searches}
+    return {"workload": workloads, "max_qps": searches, "probes": searches, "parts": workloads}
 
 
 def report_of(name: str) -> Report:
@@ -56,8 +56,8 @@ def test_a_report_on_load_leaves_other_evaluations_out(
     report = report_of(name)
     ids = {row["id"] for row in report.rows(report.taken(everything))}
 
-    assert ids == {each.id for each in (workloads if name == "workload" else searches)}
-    assert report.takes == ((LoadMeasurement,) if name == "workload" else (RateSearchMeasurement,))
+    assert ids == {each.id for each in (workloads if name in {"workload", "parts"} else searches)}
+    assert report.takes == ((LoadMeasurement,) if name in {"workload", "parts"} else (RateSearchMeasurement,))
     for row in report.rows(report.taken(everything)):
         assert set(row) == {column.key for column in report.columns}
 

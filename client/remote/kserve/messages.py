@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import grpc
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
@@ -25,6 +27,7 @@ from inferometer.agent.open_inference.codec import (
     STRINGS,
     Datatype,
     typed_elements,
+    v2_version,
     whole_number,
 )
 from inferometer.agent.preprocessing.inputs import Tensors
@@ -185,6 +188,40 @@ def _read_output(output: pb.ModelInferResponse.InferOutputTensor, raw: memoryvie
     if datatype is STRINGS:
         return strings(elements, shape, what)
     return read_array(datatype.dtype, shape, array_bytes(typed_elements(elements, datatype, what)), what)
+
+
+def statistics_method(channel: grpc.Channel) -> Callable[..., pb.ModelStatisticsResponse]:
+    """Returns the method that reads the statistics of all models; its request is empty."""
+    encode, decode = pb.ModelStatisticsRequest.SerializeToString, pb.ModelStatisticsResponse.FromString
+    service = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
+    method = channel.unary_unary(f"/{service}/ModelStatistics", encode, decode)
+    return partial(method, pb.ModelStatisticsRequest())
+
+
+def statistics_of(
+    response: pb.ModelStatisticsResponse, name: str = "", version: str = ""
+) -> dict[str, float]:
+    """Returns the statistics of a model as figures of ``evaluators.load.server_statistics``.
+
+    With the name and version of a manifest, they are those of this model; otherwise the sum of all models.
+    """
+    found: dict[str, float] = {}
+    for model in response.model_stats:
+        if name and (model.name.partition("@")[0], model.version) != (name, v2_version(version)):
+            continue
+        stats = model.inference_stats
+        for figure, value in (
+            ("requests", stats.success.count),
+            ("success_ns", stats.success.ns),
+            ("queue_ns", stats.queue.ns),
+            ("input_ns", stats.compute_input.ns),
+            ("infer_ns", stats.compute_infer.ns),
+            ("output_ns", stats.compute_output.ns),
+            ("inferences", model.inference_count),
+            ("executions", model.execution_count),
+        ):
+            found[figure] = found.get(figure, 0.0) + value
+    return found
 
 
 def datatype_of_output(name: str, what: str) -> Datatype:

@@ -6,7 +6,7 @@ Also contains the errors of calls to a server over gRPC or HTTP.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,7 +26,7 @@ from inferometer.client.remote.connection import (
     explain,
     with_tls,
 )
-from inferometer.client.remote.kserve.messages import InferForm, RequestForm, ServedInput
+from inferometer.client.remote.kserve.messages import InferForm, RequestForm, ServedInput, statistics_of
 from inferometer.manifests.errors import AgentError, PredictionError, UnknownModelError
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 from inferometer.protos.inference.v2 import model_config_pb2
@@ -161,6 +161,21 @@ class KServeServer(ABC):
             request = pb.ModelConfigRequest(name=name, version=version)
             answer = self._ask(request, self._model_timeout_s)
         return answer.config if answer.HasField("config") else None
+
+    def statistics(self, name: str, version: str, timeout_s: float) -> Mapping[str, float]:
+        """Returns the statistics of a model since it was loaded; see ``statistics_of``.
+
+        Raises:
+            AgentError: The server reports none, or does not answer in time.
+        """
+        with translate_errors(self.address):
+            try:
+                answer = self._ask(pb.ModelStatisticsRequest(name=name, version=version), timeout_s)
+            except grpc.RpcError as error:
+                if error.code() not in {grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND}:
+                    raise
+                raise AgentError(f"server {self.address.server}: has no statistics of {name}") from error
+        return statistics_of(answer)
 
     def register_memory(self, name: str, key: str, byte_size: int) -> None:
         """Registers the first bytes of a segment of shared memory."""

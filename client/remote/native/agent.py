@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -27,6 +27,7 @@ from inferometer.client.remote.connection import RemoteOptions
 from inferometer.client.remote.native.calls import RemoteTrace, call_to, translate_errors
 from inferometer.client.remote.native.connection import Connection, Flight
 from inferometer.client.remote.native.reading import LocalBatch, sendable, sendable_payload
+from inferometer.evaluators.load.server_statistics import ReadStatistics
 from inferometer.evaluators.load.target import LoadInputs, PreparedInputs
 from inferometer.manifests.errors import DeadlineError, SessionError
 from inferometer.protos.inferometer.v1 import predict_pb2
@@ -264,7 +265,7 @@ class RemoteTarget(CallTarget):
         else:
             payloads = [sendable_payload(payload, tensors) for payload in inputs.payloads]
             self._requests = [encode_inputs_request(id_, [(_ID, payload)]) for payload in payloads]
-        self._connection = agent.connection
+        self._connection, self._session_id = agent.connection, id_
         size, connection = max(map(len, self._requests)), self._connection
         super().__init__(agent.description, size, connection.hold, connection.end_predict)
 
@@ -272,6 +273,14 @@ class RemoteTarget(CallTarget):
     def call(self) -> SpanKind:
         """The span of a query's call."""
         return call_to(self._connection.address, "Predict")
+
+    def statistics_sources(self) -> Mapping[str, ReadStatistics]:
+        """Returns what reads the model's statistics and the agent's status; see ``ReportingTarget``."""
+        connection, model = self._connection, self.description.manifest
+        return {
+            "V2": partial(connection.statistics, model.name, model.version),
+            "status": partial(connection.status, self._session_id, model.name),
+        }
 
     def send(self, query: int, run: CallFlight) -> None:
         """Sends a query; see ``CallTarget``."""

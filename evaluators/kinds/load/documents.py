@@ -6,6 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from inferometer.evaluators.documents import (
     Document,
     Part,
@@ -27,10 +30,12 @@ from inferometer.evaluators.kinds.load.measurement import (
     Scenario,
 )
 from inferometer.evaluators.load.queries import LATER_COLUMNS, QUERY_COLUMNS, LoadRun, Queries
+from inferometer.evaluators.load.server_statistics import ServerSeries
 
 QUERIES_PER_DOCUMENT = 20_000
 _MOST = 1e12
-_RUN = tuple(field.name for field in fields(LoadRun) if field.name not in {"queries", "reasons", "began_ns"})
+_APART = {"queries", "reasons", "began_ns", "server"}
+_RUN = tuple(field.name for field in fields(LoadRun) if field.name not in _APART)
 
 
 class LoadDocuments:
@@ -60,12 +65,38 @@ class LoadDocuments:
 
 
 def run_document(run: LoadRun) -> Document:
-    """Returns the part of a run that is stored in the evaluation's own document."""
-    return {name: storable(getattr(run, name)) for name in _RUN} | {
-        "reasons": [{"reason": storable(reason), "count": n} for reason, n in run.reasons.items()],
-        "query_count": len(run.queries),
-        "repeated": run.queries.repeated,
-    }
+    """Returns the part of a run that is stored in the evaluation's own document.
+
+    It has the server's statistics only if some were read; NaN is stored as None.
+    """
+    server = [
+        {"source": storable(each.source), "note": storable(each.note), "at_ns": each.at_ns.tolist()}
+        | {"bound_ns": each.bound_ns.tolist()}
+        | {"figures": {name: _without_nan(values) for name, values in each.figures.items()}}
+        for each in run.server
+    ]
+    return (
+        {name: storable(getattr(run, name)) for name in _RUN}
+        | {
+            "reasons": [{"reason": storable(reason), "count": n} for reason, n in run.reasons.items()],
+            "query_count": len(run.queries),
+            "repeated": run.queries.repeated,
+        }
+        | ({"server": server} if server else {})
+    )
+
+
+def _without_nan(values: NDArray[np.float64]) -> list[float | None]:
+    return np.where(np.isnan(values), None, values.astype(object)).tolist()
+
+
+def _series(stored: Stored) -> ServerSeries:
+    at_ns, bound_ns = (np.array(stored[name], np.int64) for name in ("at_ns", "bound_ns"))
+    figures = {str(name): np.array(values, np.float64) for name, values in stored["figures"].items()}
+    if {each.shape for each in (at_ns, bound_ns, *figures.values())} != {(len(at_ns),)}:
+        raise ValueError("its statistics of the server have columns of different lengths")
+    source, note = restored(stored["source"]), restored(stored["note"])
+    return checked(ServerSeries(source, at_ns, bound_ns, figures, note))
 
 
 def queries_part(runs: Sequence[LoadRun]) -> Part:
@@ -121,6 +152,7 @@ def run_of(stored: Stored, documents: Sequence[Stored]) -> LoadRun:
         **{name: restored(stored[name]) for name in _RUN},
         reasons={str(restored(reason)): int(count) for reason, count in _pairs(stored["reasons"])},
         queries=Queries(**columns, repeated=int(stored["repeated"])),
+        server=tuple(map(_series, stored.get("server", ()))),
     )
     if run.queries.repeated < 0 or min(run.reasons.values(), default=0) < 0:
         raise ValueError("a number of its queries is negative")

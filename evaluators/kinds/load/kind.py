@@ -35,7 +35,7 @@ from inferometer.evaluators.kinds.load.measurement import (
     invalid_reason,
 )
 from inferometer.evaluators.kinds.load.plot import MaxQpsPlot, WorkloadPlot
-from inferometer.evaluators.kinds.load.report import MaxQpsReport, ProbesReport, WorkloadReport
+from inferometer.evaluators.kinds.load.report import MaxQpsReport, PartsReport, ProbesReport, WorkloadReport
 from inferometer.evaluators.kinds.load.request import LoadRequest, MaxQpsRequest, WorkloadRequest
 from inferometer.evaluators.kinds.load.summary import LoadSummary, run_rows, search_rows
 from inferometer.evaluators.reports.base import Row
@@ -110,7 +110,7 @@ class LoadKind(LoadDocuments, Kind[LoadMeasurement]):
     title = "workload"
     phrase = "a workload"
     collections = ("load_query",)
-    reports = ("workload",)
+    reports = ("workload", "parts")
     headlines = ("latency_ms_p50", "latency_ms_p99", "achieved_qps", "goodput_qps", "late_share")
 
     keeps_interrupted = False
@@ -157,6 +157,9 @@ class LoadKind(LoadDocuments, Kind[LoadMeasurement]):
             "failure_reasons": dict(run.reasons),
             "mlperf": asdict(load.mlperf) if load.mlperf else None,
         }
+        if run.server:
+            rows = PartsReport().rows([evaluation])
+            figures["parts"] = [own_values(PartsReport(), each) for each in rows]
         return {"load": figures}
 
     def facts(
