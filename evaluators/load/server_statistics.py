@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -74,7 +74,7 @@ class ServerSeries:
         at_ns: int64; when each reading was taken, since the run began; the middle of its round trip.
         bound_ns: int64; the maximum error of ``at_ns``: half of the round trip.
         figures: float64 by name; see ``COUNTERS``. NaN stands for a figure that a reading lacks.
-        note: The first failure, in one line; empty if there was none.
+        note: The source's first failure, in one line; empty if there was none.
     """
 
     source: str
@@ -112,111 +112,88 @@ class ServerSeries:
         return at_ns[known], values[known]
 
 
-@dataclass(eq=False)
-class _SourceReader:
-    """Reads one source from ``start`` to ``stop``, once more after the run has ended."""
-
-    read: ReadStatistics
-    interval_s: float
-    clock: Callable[[], int]
-    note: str = ""
-    failures: int = 0
-    readings: list[tuple[int, int, Mapping[str, float]]] = field(default_factory=list)
-    _ended: threading.Event = field(default_factory=threading.Event)
-
-    def start(self) -> None:
-        self._thread = threading.Thread(target=self._work, name="read-statistics", daemon=True)
-        self._thread.start()
-
-    def end(self) -> None:
-        self._ended.set()
-
-    def stop(self) -> None:
-        self._thread.join(2 * READ_TIMEOUT_S)
-
-    def _work(self) -> None:
-        due_s = time.monotonic()
-        while self.failures < _MOST_FAILURES:
-            is_last = self._ended.is_set()
-            self._take()
-            if is_last or (self.failures and self._ended.is_set()):
-                return
-            due_s = max(due_s + self.interval_s, time.monotonic())
-            self._ended.wait(due_s - time.monotonic())
-
-    def _take(self) -> None:
-        sent_ns = self.clock()
-        try:
-            figures = self.read(READ_TIMEOUT_S)
-        except InferometerError as error:
-            self.note, self.failures = self.note or one_line(error), self.failures + 1
-            return
-        self.readings.append((sent_ns, self.clock(), figures))
-        self.failures = 0
-        if len(self.readings) >= MOST_READINGS:
-            del self.readings[1::2]
-            self.interval_s *= 2
-
-    def series(self, source: str, began_ns: int) -> ServerSeries:
-        """Returns the readings, on the clock of a run."""
-        taken = list(self.readings)
-        ends_ns = np.array([each[:2] for each in taken], np.int64).reshape(-1, 2)
-        names = dict.fromkeys(name for _, _, figures in taken for name in figures)
-        return ServerSeries(
-            source,
-            ends_ns.sum(axis=1) // 2 - began_ns,
-            (np.diff(ends_ns, axis=1)[:, 0] + 1) // 2,
-            {name: np.array([figures.get(name, np.nan) for _, _, figures in taken]) for name in names},
-            self.note,
-        )
+_Reading: TypeAlias = tuple[int, int, Mapping[str, float]]
+"""When a call was sent and answered, and the figures."""
 
 
 class ServerReader:
-    """A context manager that reads sources while a run is under way; it serves several runs in turn.
+    """A context manager that reads each source in a thread during a run, and once before it and after it.
 
-    A source that fails is read again, but not after three failures in a row; ``notes`` then says why. It
-    delays the end of a run by two seconds at the most.
+    It serves several runs in turn. A source that fails three times in a row is not read any more. One that
+    hangs delays the begin of a run by one timeout, and its end by two at most.
 
     Args:
         sources: What reads each source, by name.
-        rate_hz: How often each source is read, per second.
+        rate_hz: How often each source is read, per second; 0 for never.
         clock: The clock of the runs, in nanoseconds.
     """
 
     def __init__(
         self,
         sources: Mapping[str, ReadStatistics],
-        rate_hz: float = 1.0,
+        rate_hz: float = 0.0,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self._sources = dict(sources) if rate_hz else {}
-        self._interval_s = 1 / rate_hz if rate_hz else 0.0
+        self._rate_hz = rate_hz
         self._clock = clock
-        self._readers: dict[str, _SourceReader] = {}
+        self._taken: dict[str, list[_Reading]] = {}
         self.notes: dict[str, str] = {}
         """The first failure of each source that failed, in one line."""
 
     def __enter__(self) -> ServerReader:
-        self._readers = {
-            name: _SourceReader(read, self._interval_s, self._clock) for name, read in self._sources.items()
-        }
-        for each in self._readers.values():
+        self._ended, self._first = threading.Event(), threading.Semaphore(0)
+        self._taken = {name: [] for name in tuple(self._sources)}
+        self._threads = [
+            threading.Thread(target=self._work, args=(name, taken, self._ended, self._first), daemon=True)
+            for name, taken in self._taken.items()
+        ]
+        for each in self._threads:
             each.start()
+        for _ in self._threads:
+            self._first.acquire(timeout=READ_TIMEOUT_S)
         return self
 
     def __exit__(self, *raised: object) -> None:
-        for each in self._readers.values():
-            each.end()
-        for name, each in self._readers.items():
-            each.stop()
-            if each.note:
-                self.notes.setdefault(name, each.note)
-            if each.failures >= _MOST_FAILURES:
-                del self._sources[name]
+        self._ended.set()
+        for each in self._threads:
+            each.join(2 * READ_TIMEOUT_S)
+
+    def _work(
+        self, name: str, taken: list[_Reading], ended: threading.Event, first: threading.Semaphore
+    ) -> None:
+        read, failures, interval_s, due_s = self._sources[name], 0, 1 / self._rate_hz, time.monotonic()
+        while True:
+            is_last, sent_ns = ended.is_set(), self._clock()
+            try:
+                figures = read(READ_TIMEOUT_S)
+                taken.append((sent_ns, self._clock(), figures))
+                failures = 0
+            except InferometerError as error:
+                self.notes.setdefault(name, one_line(error))
+                failures += 1
+                is_last = ended.is_set()
+            first.release()
+            if failures == _MOST_FAILURES:
+                self._sources.pop(name, None)
+            if is_last or failures == _MOST_FAILURES:
+                return
+            if len(taken) >= MOST_READINGS:
+                del taken[1::2]
+                interval_s *= 2
+            due_s = max(due_s + interval_s, time.monotonic())
+            ended.wait(due_s - time.monotonic())
 
     def series(self, began_ns: int) -> tuple[ServerSeries, ...]:
         """Returns what the sources reported during the last run, which began at a time of the clock."""
-        return tuple(each.series(name, began_ns) for name, each in self._readers.items())
+        return tuple(self._series(name, list(taken), began_ns) for name, taken in self._taken.items())
+
+    def _series(self, source: str, taken: Sequence[_Reading], began_ns: int) -> ServerSeries:
+        ends_ns = np.array([each[:2] for each in taken], np.int64).reshape(-1, 2)
+        at_ns, bound_ns = ends_ns.sum(axis=1) // 2 - began_ns, (ends_ns[:, 1] - ends_ns[:, 0] + 1) // 2
+        names = dict.fromkeys(name for _, _, figures in taken for name in figures)
+        columns = {name: np.array([each[2].get(name, np.nan) for each in taken]) for name in names}
+        return ServerSeries(source, at_ns, bound_ns, columns, self.notes.get(source, ""))
 
 
 _METRICS: Mapping[str, str] = {

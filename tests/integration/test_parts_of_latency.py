@@ -7,6 +7,7 @@ import grpc
 import numpy as np
 import pytest
 from fake_framework import DEADLINE_S, SCRIPT, SERVED, SIDE, mean_scores
+from kserve_http_server import running_http
 from kserve_server import Served, Tensor, running
 from load_runs import latencies
 
@@ -44,6 +45,11 @@ def loaded(address, folder, model="Scripted", metrics_url="", rate_hz=20.0):
 
 def constant(count=40, rate_qps=400.0):
     return Schedule.drawn(ConstantArrivals(), rate_qps, Extent(0.0, count), 0)
+
+
+def served(**more):
+    inputs, outputs = Tensor("pixels", "FP32", (-1, 1, SIDE, SIDE)), Tensor("scores", "FP32", (-1, 3))
+    return Served(lambda batch: {"scores": mean_scores(batch)}, (inputs,), (outputs,), **more)
 
 
 @pytest.mark.real_time
@@ -117,12 +123,7 @@ def test_the_page_of_an_agents_metrics_is_read_beside_its_statistics(start_agent
 )
 def test_a_server_without_statistics_costs_a_note(manifest_folder, misbehaves, note):
     """Every query is answered, and the run tells what it lacks."""
-    model = Served(
-        lambda batch: {"scores": mean_scores(batch)},
-        (Tensor("pixels", "FP32", (-1, 1, SIDE, SIDE)),),
-        (Tensor("scores", "FP32", (-1, 3)),),
-        **misbehaves,
-    )
+    model = served(**misbehaves)
     with running(model) as server, loaded(server.address, manifest_folder, "Mean") as (session, reader):
         run = session.run(constant())
         model.release.set()
@@ -131,6 +132,17 @@ def test_a_server_without_statistics_costs_a_note(manifest_folder, misbehaves, n
     assert note in reader.notes["V2"]
     assert [each.note for each in run.server] == [reader.notes["V2"]]
     assert list(latency_parts(run)) == []
+
+
+def test_a_server_over_http_without_statistics_costs_a_note(manifest_folder):
+    with (
+        running_http(served()) as server,
+        loaded(server.address, manifest_folder, "Mean") as (session, reader),
+    ):
+        run = session.run(constant())
+
+    assert run.queries.count(Outcome.ANSWERED) == 40
+    assert "has no statistics of Mean" in reader.notes["V2"]
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def measure(rounds: int = ROUNDS) -> list[Row]:
         address, url = stack.enter_context(_agent())
         options = SessionOptions(threads=1)
         agent = stack.enter_context(open_remote_agent(address, "DigitsCNN", None, _FRAMEWORK, options))
-        inputs = synthetic_tensors(agent.description.manifest.inputs, 0)
+        inputs = synthetic_tensors([each.parameters for each in agent.description.manifest.inputs], 0)
         target = stack.enter_context(agent.load_target(inputs))
         runs = {way: partial(_run, target, url, rate_hz) for way, rate_hz in _WAYS.items()}
         taken = interleaved(rounds, runs)

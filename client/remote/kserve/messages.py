@@ -39,7 +39,7 @@ from inferometer.agent.protocol.tensors import (
     read_array,
     strings,
 )
-from inferometer.manifests.errors import ConfigurationError, InputError, PredictionError
+from inferometer.manifests.errors import AgentError, ConfigurationError, InputError, PredictionError
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 
 TIMES = ("predict_ns", "queue_ns", "batch_size", "batch_ns")
@@ -199,15 +199,22 @@ def statistics_method(channel: grpc.Channel) -> Callable[..., pb.ModelStatistics
 
 
 def statistics_of(
-    response: pb.ModelStatisticsResponse, name: str = "", version: str = ""
+    response: pb.ModelStatisticsResponse, where: str, name: str, version: str | None = None
 ) -> dict[str, float]:
     """Returns the statistics of a model as figures of ``evaluators.load.server_statistics``.
 
-    With the name and version of a manifest, they are those of this model; otherwise the sum of all models.
+    They are those of the manifest's ``version``, or the sums over all versions in the response. ``where``
+    names the server in errors.
+
+    Raises:
+        AgentError: There are none.
     """
     found: dict[str, float] = {}
     for model in response.model_stats:
-        if name and (model.name.partition("@")[0], model.version) != (name, v2_version(version)):
+        if version is not None and (model.name.partition("@")[0], model.version) != (
+            name,
+            v2_version(version),
+        ):
             continue
         stats = model.inference_stats
         for figure, value in (
@@ -221,6 +228,8 @@ def statistics_of(
             ("executions", model.execution_count),
         ):
             found[figure] = found.get(figure, 0.0) + value
+    if not found:
+        raise AgentError(f"{where}: has no statistics of {name}")
     return found
 
 

@@ -174,8 +174,8 @@ class KServeServer(ABC):
             except grpc.RpcError as error:
                 if error.code() not in {grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND}:
                     raise
-                raise AgentError(f"server {self.address.server}: has no statistics of {name}") from error
-        return statistics_of(answer)
+                answer = pb.ModelStatisticsResponse()
+        return statistics_of(answer, f"server {self.address.server}", name)
 
     def register_memory(self, name: str, key: str, byte_size: int) -> None:
         """Registers the first bytes of a segment of shared memory."""

@@ -214,7 +214,7 @@ class Connection(ServerConnection):
         """
         with translate_errors(self.address, opened=True):
             answer = self._statistics(timeout=timeout_s, metadata=self.metadata)
-        return statistics_of(answer, name, version)
+        return statistics_of(answer, f"agent {self.address}", name, version)
 
     def status(self, session_id: str, name: str, timeout_s: float) -> Mapping[str, float]:
         """Returns the agent's memory, its CPU time, and the length of a model's queue, as statistics.

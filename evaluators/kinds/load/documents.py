@@ -7,7 +7,6 @@ from dataclasses import fields
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from inferometer.evaluators.documents import (
     Document,
@@ -65,38 +64,30 @@ class LoadDocuments:
 
 
 def run_document(run: LoadRun) -> Document:
-    """Returns the part of a run that is stored in the evaluation's own document.
-
-    It has the server's statistics only if some were read; NaN is stored as None.
-    """
-    server = [
-        {"source": storable(each.source), "note": storable(each.note), "at_ns": each.at_ns.tolist()}
-        | {"bound_ns": each.bound_ns.tolist()}
-        | {"figures": {name: _without_nan(values) for name, values in each.figures.items()}}
-        for each in run.server
-    ]
-    return (
-        {name: storable(getattr(run, name)) for name in _RUN}
-        | {
-            "reasons": [{"reason": storable(reason), "count": n} for reason, n in run.reasons.items()],
-            "query_count": len(run.queries),
-            "repeated": run.queries.repeated,
-        }
-        | ({"server": server} if server else {})
-    )
+    """Returns the part of a run that is stored in the evaluation's own document."""
+    document = {name: storable(getattr(run, name)) for name in _RUN} | {
+        "reasons": [{"reason": storable(reason), "count": n} for reason, n in run.reasons.items()],
+        "query_count": len(run.queries),
+        "repeated": run.queries.repeated,
+    }
+    if run.server:  # earlier versions read none
+        document["server"] = [storable(_as_lists(each)) for each in run.server]
+    return document
 
 
-def _without_nan(values: NDArray[np.float64]) -> list[float | None]:
-    return np.where(np.isnan(values), None, values.astype(object)).tolist()
+def _as_lists(series: ServerSeries) -> dict[str, Any]:
+    figures = {name: values.tolist() for name, values in series.figures.items()}
+    columns = {"at_ns": series.at_ns.tolist(), "bound_ns": series.bound_ns.tolist(), "figures": figures}
+    return {"source": series.source, "note": series.note, **columns}
 
 
-def _series(stored: Stored) -> ServerSeries:
-    at_ns, bound_ns = (np.array(stored[name], np.int64) for name in ("at_ns", "bound_ns"))
-    figures = {str(name): np.array(values, np.float64) for name, values in stored["figures"].items()}
-    if {each.shape for each in (at_ns, bound_ns, *figures.values())} != {(len(at_ns),)}:
+def _series(stored: Any) -> ServerSeries:
+    given = restored(stored)
+    times = {name: np.array(given[name], np.int64) for name in ("at_ns", "bound_ns")}
+    figures = {name: np.array(values, np.float64) for name, values in given["figures"].items()}
+    if {each.shape for each in (*times.values(), *figures.values())} != {(len(given["at_ns"]),)}:
         raise ValueError("its statistics of the server have columns of different lengths")
-    source, note = restored(stored["source"]), restored(stored["note"])
-    return checked(ServerSeries(source, at_ns, bound_ns, figures, note))
+    return checked(ServerSeries(**given | times | {"figures": figures}))
 
 
 def queries_part(runs: Sequence[LoadRun]) -> Part:

@@ -6,7 +6,7 @@ Both present the options of a load in the same way, as text and as values.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from enum import Enum
 from typing import Any
 
@@ -168,7 +168,10 @@ class LoadKind(LoadDocuments, Kind[LoadMeasurement]):
         yield "schedule", evaluation.measurement.run.checksum or None
 
     def drawings(self, evaluation: Evaluation[LoadMeasurement], most_points: int) -> Iterator[Drawing]:
-        yield from drawn(WorkloadPlot(), WorkloadReport(), evaluation)
+        for each in drawn(WorkloadPlot(), WorkloadReport(), evaluation):
+            yield replace(each, charts=each.charts[:1])
+            if server := each.charts[1:]:
+                yield replace(each, title=server[0].heading.name, charts=server, notes=())
 
     def again(self, evaluation: Evaluation[LoadMeasurement]) -> Again:
         run = evaluation.measurement.run

@@ -134,7 +134,7 @@ def _by_statistics(run: LoadRun, series: ServerSeries, trip_ns: float | None) ->
     parts |= {"compute": mean_ns("infer_ns"), "output": mean_ns("output_ns")}
     within_ns = sum(parts.values()) - lag_ns
     server_ns = mean_ns("success_ns") or within_ns
-    parts |= {"network": latency_ns - lag_ns - server_ns, "rest": server_ns - within_ns}
+    parts |= {"network": latency_ns - lag_ns - server_ns, "rest": round(server_ns - within_ns, 3) + 0.0}
     notes = []
     if abs(requests - len(queries)) > max(_OTHERS_SHARE * requests, 2):
         notes.append(

@@ -205,12 +205,22 @@ def test_a_reading_is_of_the_middle_of_its_round_trip_which_bounds_its_error() -
     assert len(taken_ns) >= 4
 
 
-def test_it_is_read_once_more_after_the_run_and_then_no_more() -> None:
+def test_it_is_read_before_the_run_and_once_more_after_it_and_then_no_more() -> None:
     count = itertools.count(1)
     found = read_once(lambda _: {"requests": float(next(count))}, Clock())
 
-    assert found.figures["requests"].tolist() in ([1.0], [1.0, 2.0])
-    assert next(count) == len(found.at_ns) + 1
+    assert found.figures["requests"].tolist() == [1.0, 2.0]
+    assert next(count) == 3
+
+
+def test_a_run_begins_when_every_source_has_been_read() -> None:
+    read: list[str] = []
+
+    def reads(name: str) -> ReadStatistics:
+        return lambda _: read.append(name) or {"requests": 1.0}
+
+    with ServerReader({name: reads(name) for name in ("V2", "status", "metrics")}, 1e-6):
+        assert sorted(read) == ["V2", "metrics", "status"]
 
 
 @pytest.fixture
