@@ -11,6 +11,7 @@ from kserve_http_server import running_http
 from kserve_server import Served, Tensor, running
 from load_runs import latencies
 
+from inferometer.client.remote.kserve.messages import statistics_of
 from inferometer.client.remote.kserve.opening import ModelChoice, open_kserve
 from inferometer.client.remote.native.agent import open_remote_agent
 from inferometer.evaluators.kinds.load.parts import latency_parts
@@ -21,6 +22,7 @@ from inferometer.evaluators.load.queries import Outcome
 from inferometer.evaluators.load.target import PreparedInputs
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import AgentError
+from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 
 ONE = PreparedInputs.of_batch({"data": np.zeros((1, 1, SIDE, SIDE), np.float32)}, "black")
 MS = 1_000_000
@@ -165,3 +167,18 @@ def test_statistics_of_a_lost_server_are_refused_in_one_line(spawn_agent, manife
         for read in target.statistics_sources().values():
             with pytest.raises(AgentError, match="agent 127"):
                 read(1.0)
+
+
+def test_statistics_are_those_of_the_model_and_not_of_others_with_its_name():
+    def model(name, version, count):
+        stats = pb.InferStatistics(success=pb.StatisticDuration(count=count, ns=count * MS))
+        return pb.ModelStatistics(name=name, version=version, inference_stats=stats)
+
+    several = [model("Net@PyTorch", "1", 1), model("Net@Fake", "1", 2), model("Net@Fake", "2", 4)]
+    answer = pb.ModelStatisticsResponse(model_stats=several)
+
+    names = ("Net", "Net@Fake")
+    assert statistics_of(answer, "agent a:1", *names, version="1.0")["requests"] == 2
+    assert statistics_of(answer, "server a:1", "Net")["requests"] == 7
+    with pytest.raises(AgentError, match="agent a:1: has no statistics of Net"):
+        statistics_of(answer, "agent a:1", *names, version="3.0")

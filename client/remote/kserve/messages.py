@@ -199,22 +199,19 @@ def statistics_method(channel: grpc.Channel) -> Callable[..., pb.ModelStatistics
 
 
 def statistics_of(
-    response: pb.ModelStatisticsResponse, where: str, name: str, version: str | None = None
+    response: pb.ModelStatisticsResponse, where: str, *names: str, version: str | None = None
 ) -> dict[str, float]:
     """Returns the statistics of a model as figures of ``evaluators.load.server_statistics``.
 
-    They are those of the manifest's ``version``, or the sums over all versions in the response. ``where``
-    names the server in errors.
+    With the ``version`` of a manifest, they are those of the model of one of the ``names``; otherwise the
+    sums over all of the response. ``where`` names the server in errors.
 
     Raises:
         AgentError: There are none.
     """
     found: dict[str, float] = {}
     for model in response.model_stats:
-        if version is not None and (model.name.partition("@")[0], model.version) != (
-            name,
-            v2_version(version),
-        ):
+        if version is not None and not (model.name in names and model.version == v2_version(version)):
             continue
         stats = model.inference_stats
         for figure, value in (
@@ -229,7 +226,7 @@ def statistics_of(
         ):
             found[figure] = found.get(figure, 0.0) + value
     if not found:
-        raise AgentError(f"{where}: has no statistics of {name}")
+        raise AgentError(f"{where}: has no statistics of {names[0]}")
     return found
 
 

@@ -277,8 +277,9 @@ class RemoteTarget(CallTarget):
     def statistics_sources(self) -> Mapping[str, ReadStatistics]:
         """Returns what reads the model's statistics and the agent's status; see ``ReportingTarget``."""
         connection, model = self._connection, self.description.manifest
+        names = (model.name, f"{model.name}@{model.framework.name}")
         return {
-            "V2": partial(connection.statistics, model.name, model.version),
+            "V2": partial(connection.statistics, names, model.version),
             "status": partial(connection.status, self._session_id, model.name),
         }
 

@@ -206,15 +206,15 @@ class Connection(ServerConnection):
             )
         return None
 
-    def statistics(self, name: str, version: str, timeout_s: float) -> Mapping[str, float]:
-        """Returns the statistics of a model since it was loaded; see ``statistics_of``.
+    def statistics(self, names: Sequence[str], version: str, timeout_s: float) -> Mapping[str, float]:
+        """Returns the statistics of a model, by any of its names, since it was loaded; see ``statistics_of``.
 
         Raises:
             InferometerError: See ``translate_errors``.
         """
         with translate_errors(self.address, opened=True):
             answer = self._statistics(timeout=timeout_s, metadata=self.metadata)
-        return statistics_of(answer, f"agent {self.address}", name, version)
+        return statistics_of(answer, f"agent {self.address}", *names, version=version)
 
     def status(self, session_id: str, name: str, timeout_s: float) -> Mapping[str, float]:
         """Returns the agent's memory, its CPU time, and the length of a model's queue, as statistics.

@@ -1,6 +1,6 @@
 """The parts of the latency of a run under load: where queries spend their time.
 
-Two sources are independent of each other. The statistics of the server are totals, so their growth over the
+There are two sources. The statistics of the server are totals, so their growth over the
 steady part of the run gives the mean of each part, beside the client's mean over the same time. The answers
 of our agents, and of a model in this process, tell the times of each query, and so the parts of those around
 a percentile. In both, what is neither in the server nor before sending is the network: sending and receiving

@@ -172,9 +172,10 @@ class LoadRequest(ModelRequest):
         check_number("seed", self.seed, SEED)
         if self.synthetic and (self.dataset.path or self.dataset.name):
             raise ConfigurationError("synthetic needs no dataset; leave out dataset_name and dataset_path")
-        for url in self.metrics_url.split(",") if self.metrics_url else ():
-            if not _URL.fullmatch(url.strip()):
-                raise ConfigurationError(f'metrics_url "{url.strip()}" is not http://HOST:PORT/metrics')
+        for url in map(str.strip, (self.metrics_url or "").split(",")):
+            if url and not _URL.fullmatch(url):
+                shown = url.rpartition("@")[2]  # without a password
+                raise ConfigurationError(f'metrics_url "{shown}" is not http://HOST:PORT/metrics')
         if self.metrics_url and self.server_statistics_hz == 0:
             raise ConfigurationError("server_statistics_hz of 0 reads no metrics; leave out one of the two")
         self.system.check_batches(self.max_batch_size)
