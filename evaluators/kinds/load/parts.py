@@ -1,11 +1,11 @@
 """The parts of the latency of a run under load: where queries spend their time.
 
-There are two sources. The statistics of the server are totals, so their growth over the
-steady part of the run gives the mean of each part, beside the client's mean over the same time. The answers
-of our agents, and of a model in this process, tell the times of each query, and so the parts of those around
-a percentile. In both, what is neither in the server nor before sending is the network: sending and receiving
-on either end and everything between them. It cannot be told from a wait, so only as much of it as a call for
-statistics takes to and fro counts as explained.
+There are two sources. The statistics of a server are totals, so their growth over the steady part of the run
+gives the mean of each part, beside the client's mean over the same time. The answers of our agents, and of a
+model in this process, tell the times of each query, and so the parts of those around a percentile. In both,
+what is neither in the server nor before sending is the network: sending and receiving on either end, and
+everything between them. It cannot be told from a wait, so only as much of it as a call for statistics takes
+to and fro counts as explained.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ the rest of the server's time or, without a network, of the query's."""
 _PERCENTS = (50.0, 90.0, 95.0, 99.0)
 _MOST_HALF_WIDTH = 2.5
 _STATISTICS, _ANSWERS = "statistics", "answers"
+_TOTALS = {"queue": "queue_ns", "input": "input_ns", "compute": "infer_ns", "output": "output_ns"}
+"""The counters of the parts in a server; see ``server_statistics.COUNTERS``."""
 _OTHERS_SHARE = 0.05
 
 
@@ -75,8 +77,8 @@ class LatencyParts:
 
 def latency_parts(run: LoadRun) -> Iterator[LatencyParts]:
     """Yields the mean by the server's statistics, and the mean and percentiles by the answers, if known."""
-    trips_ns = [2 * each.bound_ns for each in run.server if len(each.bound_ns)]
-    trip_ns = min((float(np.median(each)) for each in trips_ns), default=None)
+    calls = [each for each in run.server if len(each.bound_ns) and not each.source.startswith("metrics")]
+    trip_ns = min((float(np.median(2 * each.bound_ns)) for each in calls), default=None)
     counted = run.queries.since(run.cut_ns)
     for series in run.server:
         if (found := _by_statistics(run, series, trip_ns)) is not None:
@@ -114,27 +116,23 @@ def _by_statistics(run: LoadRun, series: ServerSeries, trip_ns: float | None) ->
 
     Time in which the server was restarted is left out, here and there.
     """
-    grown = {name: series.growth(name) for name in ("requests", "infer_ns", "success_ns")}
-    kept = np.isfinite(grown["requests"]) & np.isfinite(grown["infer_ns"])
+    growth = {name: series.growth(name) for name in ("requests", "success_ns", *_TOTALS.values())}
+    kept = np.isfinite(growth["requests"]) & np.isfinite(growth["infer_ns"])
     if (steady := kept & (series.at_ns[:-1] >= run.cut_ns)).any():
         kept = steady
-    requests = float(grown["requests"][kept].sum())
     place = np.searchsorted(series.at_ns, run.queries.done_ns) - 1
     inside = (place >= 0) & (place < len(kept)) & (run.queries.outcome == Outcome.ANSWERED)
     inside[inside] = kept[place[inside]]
-    queries = run.queries.chosen(inside)
+    queries, requests = run.queries.chosen(inside), float(growth["requests"][kept].sum())
     if not requests or not len(queries):
         return None
-
-    def mean_ns(name: str) -> float:
-        return float(np.nansum(series.growth(name)[kept])) / requests
-
+    means_ns = {name: float(growth[name][kept].sum()) / requests for name in growth}
     latency_ns, lag_ns = float(queries.latency_ns.mean()), float(queries.lag_ns.mean())
-    parts = {"lag": lag_ns, "queue": mean_ns("queue_ns"), "input": mean_ns("input_ns")}
-    parts |= {"compute": mean_ns("infer_ns"), "output": mean_ns("output_ns")}
-    within_ns = sum(parts.values()) - lag_ns
-    server_ns = mean_ns("success_ns") or within_ns
-    parts |= {"network": latency_ns - lag_ns - server_ns, "rest": round(server_ns - within_ns, 3) + 0.0}
+    parts = {part: means_ns[name] for part, name in _TOTALS.items() if np.isfinite(means_ns[name])}
+    within_ns = sum(parts.values())
+    server_ns = means_ns["success_ns"] if np.isfinite(means_ns["success_ns"]) else within_ns
+    rest_ns = round(server_ns - within_ns, 3) + 0.0  # not -0
+    parts = {"lag": lag_ns, "network": latency_ns - lag_ns - server_ns, **parts, "rest": rest_ns}
     notes = []
     if abs(requests - len(queries)) > max(_OTHERS_SHARE * requests, 2):
         notes.append(

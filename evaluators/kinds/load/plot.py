@@ -66,10 +66,12 @@ class WorkloadPlot(Plot[LoadMeasurement]):
             return None
         sampled = any(len(run.queries) > MOST_POINTS for _, _, run, _ in runs)
         others = any((run.queries.outcome != Outcome.ANSWERED).any() for _, _, run, _ in runs)
+        charts = [chart for each in runs for chart in (_chart(*each), *_server_charts(each[0], each[2]))]
+        read = (series.group for chart in charts for series in chart.series if series.group not in _GROUPS)
         return Drawing(
             title="Latency of each query, by when it was due",
-            charts=tuple(chart for each in runs for chart in (_chart(*each), *_server_charts(*each[:3]))),
-            groups=(*(_GROUPS if others else _GROUPS[:2]), *_server_groups([run for _, _, run, _ in runs])),
+            charts=tuple(charts),
+            groups=(*(_GROUPS if others else _GROUPS[:2]), *dict.fromkeys(read)),
             notes=(
                 "If a query was sent when it was due, latency and service time are equal: the dots coincide.",
                 *(("Crosses: the time without a correct answer.",) * others),
@@ -88,18 +90,7 @@ _SERVER_CHARTS = (
 """The charts of the server, under that of the latency: the axis, its unit, and the levels by name."""
 
 
-def _server_groups(runs: Sequence[LoadRun]) -> tuple[str, ...]:
-    """Returns the groups of the charts of the server, in the order of the legend."""
-    read = [series for run in runs for series in run.server]
-    names = {name: group for _, _, levels in _SERVER_CHARTS for name, group in levels.items()}
-    return tuple(
-        dict.fromkeys(
-            group for name, group in names.items() if any(len(each.level(name)[0]) for each in read)
-        )
-    )
-
-
-def _server_charts(evaluation: Evaluation, options: LoadOptions, run: LoadRun) -> Iterator[PointChart]:
+def _server_charts(evaluation: Evaluation, run: LoadRun) -> Iterator[PointChart]:
     """Yields what the server reported during a run, over the same time; of several sources, the first."""
     for axis, unit, levels in _SERVER_CHARTS:
         found = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -156,6 +157,24 @@ def test_counters_that_begin_anew_lose_only_their_interval() -> None:
     assert ms(mean)["compute"] == pytest.approx((190 * 1.0 + 200 * 3.0) / 390, rel=0.01)
     assert sum(ms(mean).values()) == pytest.approx(mean.latency_ns / MS)
     assert mean.missing == "counters of the server began anew; the time around that is left out"
+
+
+def test_a_part_that_the_server_does_not_tell_is_unknown_and_in_the_rest() -> None:
+    found = queries([1.0] * 400, told=False)
+    server = server_of(found)
+    del server.figures["queue_ns"]  # type: ignore[attr-defined]
+
+    [mean] = parts_of(found, server).values()
+
+    assert "queue" not in mean.parts_ns
+    assert ms(mean)["rest"] == pytest.approx(QUEUE)
+
+
+def test_a_page_of_another_process_makes_no_network() -> None:
+    found = queries([1.0] * 40)
+    page = replace(server_of(found), source="metrics at http://a:1/metrics", figures={})
+
+    assert "network" not in parts_of(found, page)["answers", "mean"].parts_ns
 
 
 @pytest.mark.parametrize("name", ["requests", "infer_ns"])
