@@ -23,6 +23,7 @@ from inferometer.evaluators.drawing.charts import (
 from inferometer.evaluators.drawing.painting import ALARM
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.load import plot as load
+from inferometer.evaluators.kinds.load.kind import LoadKind
 from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, RateAnswer
 from inferometer.evaluators.load.server_statistics import ServerSeries
 from tests.reports.loads import MS, OPTIONS, loaded, queries, run
@@ -86,6 +87,16 @@ def test_what_the_server_told_is_drawn_below_the_latency(workloads: list[Evaluat
     groups = picture("workload", [read]).groups
     assert groups[2:] == ("queue length", "batch size", "CPU", "GPU", "memory")
     assert "The server during this run" in texts(canvas.svg(picture("workload", [read])))
+
+
+def test_the_page_has_a_picture_of_the_server_with_a_title_of_its_own(workloads: list[Evaluation]) -> None:
+    read = read_from(workloads[0], cpu_ns=[0, 1e9], memory_bytes=[1, 2])
+
+    latency, server = LoadKind().drawings(read, 100)
+
+    assert (latency.title, len(latency.charts)) == ("Latency of each query, by when it was due", 1)
+    assert (server.title, len(server.charts), server.notes) == ("The server during this run", 2, ())
+    assert len(list(LoadKind().drawings(workloads[0], 100))) == 1
 
 
 def test_a_picture_of_runs_with_several_charts_is_not_too_high(workloads: list[Evaluation]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -190,6 +191,11 @@ def _read_output(output: pb.ModelInferResponse.InferOutputTensor, raw: memoryvie
     return read_array(datatype.dtype, shape, array_bytes(typed_elements(elements, datatype, what)), what)
 
 
+_TOTALS = {"success_ns": "success", "queue_ns": "queue", "input_ns": "compute_input"}
+_TOTALS |= {"infer_ns": "compute_infer", "output_ns": "compute_output"}
+"""The fields of ``InferStatistics`` with the total times of figures."""
+
+
 def statistics_method(channel: grpc.Channel) -> Callable[..., pb.ModelStatisticsResponse]:
     """Returns the method that reads the statistics of all models; its request is empty."""
     encode, decode = pb.ModelStatisticsRequest.SerializeToString, pb.ModelStatisticsResponse.FromString
@@ -200,7 +206,7 @@ def statistics_method(channel: grpc.Channel) -> Callable[..., pb.ModelStatistics
 
 def statistics_of(
     response: pb.ModelStatisticsResponse, where: str, *names: str, version: str | None = None
-) -> dict[str, float]:
+) -> Mapping[str, float]:
     """Returns the statistics of a model as figures of ``evaluators.load.server_statistics``.
 
     With the ``version`` of a manifest, they are those of the model of one of the ``names``; otherwise the
@@ -209,22 +215,14 @@ def statistics_of(
     Raises:
         AgentError: There are none.
     """
-    found: dict[str, float] = {}
+    found = Counter[str]()
     for model in response.model_stats:
         if version is not None and not (model.name in names and model.version == v2_version(version)):
             continue
         stats = model.inference_stats
-        for figure, value in (
-            ("requests", stats.success.count),
-            ("success_ns", stats.success.ns),
-            ("queue_ns", stats.queue.ns),
-            ("input_ns", stats.compute_input.ns),
-            ("infer_ns", stats.compute_infer.ns),
-            ("output_ns", stats.compute_output.ns),
-            ("inferences", model.inference_count),
-            ("executions", model.execution_count),
-        ):
-            found[figure] = found.get(figure, 0.0) + value
+        found.update({figure: getattr(stats, name).ns for figure, name in _TOTALS.items()})
+        found.update(inferences=model.inference_count, executions=model.execution_count)
+        found.update(requests=stats.success.count)
     if not found:
         raise AgentError(f"{where}: has no statistics of {names[0]}")
     return found
