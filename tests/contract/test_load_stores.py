@@ -144,15 +144,40 @@ def test_a_run_without_statistics_is_stored_as_before_there_were_any() -> None:
     assert '"server"' not in evaluation_to_json(loaded(3))
 
 
-def test_statistics_with_columns_of_different_lengths_are_refused() -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"bound_ns": [3]},
+        {"at_ns": ["soon", 1]},
+        {"at_ns": [2**80, 1]},
+        {"figures": [1, 2]},
+        {"figures": {"requests": "many"}},
+        {"source": 7},
+        {"unknown": 1},
+        None,
+        "text",
+    ],
+)
+def test_damaged_statistics_are_refused(damage: Any) -> None:
     evaluation = loaded(3)
     load = evaluation.measurement
     assert isinstance(load, LoadMeasurement)
-    damaged = replace(SERVER, bound_ns=np.array([3]))
-    run = replace(load.run, server=(damaged,))
-    text = evaluation_to_json(replace(evaluation, measurement=replace(load, run=run)))
-    with pytest.raises(StoreError, match="columns of different lengths"):
-        evaluation_from_json(text)
+    run = replace(load.run, server=(SERVER,))
+    document = json.loads(evaluation_to_json(replace(evaluation, measurement=replace(load, run=run))))
+    [series] = _found(document, "server")
+    _found(document, "server")[0] = series | damage if isinstance(damage, dict) else damage
+    with pytest.raises(StoreError):
+        evaluation_from_json(json.dumps(document))
+
+
+def _found(document: Any, key: str) -> Any:
+    """The first value with this key, at any depth."""
+    if isinstance(document, dict):
+        if key in document:
+            return document[key]
+        document = list(document.values())
+    found = (_found(each, key) for each in document) if isinstance(document, list) else ()
+    return next((each for each in found if each is not None), None)
 
 
 def test_what_loadgen_says_comes_back_as_it_was(store: EvaluationStore) -> None:

@@ -84,7 +84,7 @@ def _as_lists(series: ServerSeries) -> dict[str, Any]:
 def _series(stored: Any) -> ServerSeries:
     given = restored(stored)
     times = {name: np.array(given[name], np.int64) for name in ("at_ns", "bound_ns")}
-    figures = {name: np.array(values, np.float64) for name, values in given["figures"].items()}
+    figures = {name: np.array(values, np.float64) for name, values in dict(given["figures"]).items()}
     if {each.shape for each in (*times.values(), *figures.values())} != {(len(given["at_ns"]),)}:
         raise ValueError("its statistics of the server have columns of different lengths")
     return checked(ServerSeries(**given | times | {"figures": figures}))
