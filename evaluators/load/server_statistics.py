@@ -145,7 +145,12 @@ class ServerReader:
         self._ended, self._first = threading.Event(), threading.Semaphore(0)
         self._taken = {name: [] for name in tuple(self._sources)}
         self._threads = [
-            threading.Thread(target=self._work, args=(name, taken, self._ended, self._first), daemon=True)
+            threading.Thread(
+                target=self._work,
+                args=(name, taken, self._ended, self._first),
+                name="read-statistics",
+                daemon=True,
+            )
             for name, taken in self._taken.items()
         ]
         for each in self._threads:
@@ -154,9 +159,9 @@ class ServerReader:
             self._first.acquire(timeout=READ_TIMEOUT_S)
         return self
 
-    def __exit__(self, *raised: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self._ended.set()
-        for each in self._threads:
+        for each in self._threads if kind is None else ():  # an interrupted run does not wait
             each.join(2 * READ_TIMEOUT_S)
 
     def _work(
@@ -169,7 +174,7 @@ class ServerReader:
                 figures = read(READ_TIMEOUT_S)
                 taken.append((sent_ns, self._clock(), figures))
                 failures = 0
-            except InferometerError as error:
+            except (InferometerError, ValueError) as error:  # the latter is gRPC's for a closed connection
                 self.notes.setdefault(name, one_line(error))
                 failures += 1
                 is_last = ended.is_set()

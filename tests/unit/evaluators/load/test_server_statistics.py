@@ -249,6 +249,28 @@ def test_a_source_that_hangs_delays_the_end_by_its_timeout_only(
     assert len(other.at_ns) >= 1
 
 
+def test_an_interrupted_run_waits_for_no_source(finished: threading.Event) -> None:
+    calls, hanging = itertools.count(), threading.Event()
+
+    def hangs_in_the_run(_: float) -> dict[str, float]:
+        if next(calls):
+            hanging.set()
+            finished.wait(DEADLINE_S)
+            raise ValueError("Cannot invoke RPC on closed channel!")
+        return {"requests": 1.0}
+
+    def interrupted() -> None:
+        with ServerReader({"V2": hangs_in_the_run}, 10_000):
+            assert hanging.wait(DEADLINE_S)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+
+    assert not finished.is_set()
+    assert "read-statistics" in {each.name for each in threading.enumerate()}, "it still hangs"
+
+
 def test_a_source_that_fails_is_told_once_and_not_read_after_three_failures() -> None:
     calls = itertools.count(1)
     done = threading.Event()
