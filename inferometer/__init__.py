@@ -290,8 +290,8 @@ __all__ = [
 _OWNERS = {
     "evaluators.jobs.options": "Range check_options declared given_options",
     "client.api.evaluating": (
-        "measure measure_group evaluate sweep Scores score DataArguments IngestionArguments TrainingArguments "
-        "ingest train"
+        "measure measure_group evaluate sweep Scores score DataArguments IngestionArguments "
+        "TrainingArguments ingest train"
     ),
     "evaluators.verdict": "RunTimes",
     "evaluators.jobs.job": "SystemRequest JobCallbacks JobResources JobStart Job",

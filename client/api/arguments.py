@@ -166,6 +166,9 @@ class LoadArguments(SharedArguments, total=False):
         instances: Instances of the model, which predict at the same time, in this process; by default 1.
         include_preprocess: Also preprocess under load; by default inputs are preprocessed before the run.
         trace_sample: Trace this share of the queries; by default 0.01 with a collector, else 0.
+        server_statistics_hz: How often per second to read the server's statistics during the run; 0 reads
+            none; by default 2 if the model runs on a server.
+        metrics_url: Also read Prometheus metrics of the server at this URL, or at several, with commas.
         repeat: Repeat N times, opening the model anew each time, as one group; by default 1.
     """
 
@@ -192,6 +195,8 @@ class LoadArguments(SharedArguments, total=False):
     instances: int
     include_preprocess: bool
     trace_sample: float | None
+    server_statistics_hz: float | None
+    metrics_url: str | None
     repeat: int
 
 

@@ -38,13 +38,15 @@ from inferometer.evaluators.kinds.registry import every_kind, find_kind, offered
 from inferometer.manifests.errors import ConfigurationError
 
 _TRACING = ("tracer_address", "trace_url")
+_STATISTICS = ("server_statistics_hz", "metrics_url")
 
 
 def load_options_of(request: type[LoadRequest]) -> Callable[[Any], Any]:
     """Adds the options for a load test, the model and the inputs."""
     return options(
         system_options,
-        request_options(request, but=_TRACING),
+        request_options(request, but=(*_TRACING, *_STATISTICS)),
+        request_options(request, only=_STATISTICS, heading=MODEL),
         boolean("--allow_invalid", help="Exit with 0 even if the result is INVALID."),
         tracer_options,
         dataset_options,

@@ -78,6 +78,8 @@ class CallTarget(Closeable):
     ) -> None:
         self.description = description
         """The model and the system that it runs on."""
+        self.served_name = description.manifest.name
+        """The server's name of the model."""
         self._max_in_flight = max(1, min(MAX_IN_FLIGHT, MAX_BYTES_IN_FLIGHT // max(1, request_bytes)))
         self._run: CallFlight | None = None
         self._closed = False

@@ -312,6 +312,7 @@ PLOTS: Mapping[str, str] = MappingProxyType(
         "cuda_launch": "inferometer.evaluators.drawing.traces:KernelsPlot",
         "eventflow": "inferometer.evaluators.drawing.traces:EventflowPlot",
         "workload": "inferometer.evaluators.kinds.load.plot:WorkloadPlot",
+        "parts": "inferometer.evaluators.kinds.load.plot:PartsPlot",
         "max_qps": "inferometer.evaluators.kinds.load.plot:MaxQpsPlot",
         "mix": "inferometer.evaluators.kinds.load.plot:MixPlot",
         "training": "inferometer.evaluators.kinds.training.kind:TrainingPlot",
@@ -346,7 +347,11 @@ class Plot(ABC, Generic[M]):
         drawing = self.drawing(chosen, notes) if chosen else None
         if drawing is None or (fitting := how_many_fit(drawing.charts)) == len(drawing.charts):
             return drawing
-        return self.drawing(*by_evaluation(evaluations, shown, fitting))
+        for most in range(min(fitting, len(chosen)), 0, -1):  # an evaluation may have several charts
+            drawing = self.drawing(*by_evaluation(evaluations, shown, most))
+            if drawing is None or how_many_fit(drawing.charts) == len(drawing.charts):
+                break
+        return drawing
 
     def shows(self, row: Row) -> bool:
         """Returns whether a row has something to draw."""

@@ -113,6 +113,8 @@ SPARE_CORES = 1
 """The number of cores that a model in this process leaves to the thread that sends its queries."""
 TRACE_SAMPLE = 0.01
 """The share of the queries under load that are traced if their spans are sent to a collector."""
+SERVER_STATISTICS_HZ = 2.0
+"""How often per second the statistics of a server under load are read."""
 THRESHOLD = 0.05
 """The relative difference that a comparison tolerates in times and rates."""
 ACCURACY_THRESHOLD = 0.01

@@ -23,6 +23,7 @@ from inferometer.agent.tracing.recorder import SpanKind, TraceContext, TraceLeve
 from inferometer.evaluators.load.arrivals import Extent, PoissonArrivals, Schedule
 from inferometer.evaluators.load.issuer import RunLimits, RunWatch, counted, drain, frozen_heap, run_open_loop
 from inferometer.evaluators.load.queries import LoadRun, Outcome, QueryLog, Stop
+from inferometer.evaluators.load.server_statistics import ReportingTarget, ServerReader, page_sources
 from inferometer.evaluators.load.target import Answers, LoadTarget, QueryTarget
 from inferometer.evaluators.statistics import percentile
 from inferometer.manifests.errors import ConfigurationError, SessionError
@@ -370,6 +371,14 @@ def _failed(call: SpanKind, error: str) -> SpanKind:
     return replace(call, attributes=tuple(sorted((*call.attributes, ("error.type", error)))))
 
 
+def reader_of(target: LoadTarget, metrics_urls: str, rate_hz: float) -> ServerReader:
+    """Returns what reads the statistics that a target reports, and pages of metrics; see ``ServerReader``."""
+    sources, model = {}, target.description.manifest.name
+    if isinstance(target, ReportingTarget):
+        sources, model = dict(target.statistics_sources()), target.served_name
+    return ServerReader(sources | dict(page_sources(metrics_urls, model)), rate_hz)
+
+
 _WARM_UP_TIMEOUT_MS = 60_000.0
 
 
@@ -380,10 +389,18 @@ class LoadSession:
         target: The system under test.
         limits: The limits that end a run early, without a bound.
         trace: Records some queries of each run, except for the warm-up; None records none.
+        reader: Reads the server's statistics during each run; None reads none.
     """
 
-    def __init__(self, target: LoadTarget, limits: RunLimits, trace: LoadTrace | None = None) -> None:
+    def __init__(
+        self,
+        target: LoadTarget,
+        limits: RunLimits,
+        trace: LoadTrace | None = None,
+        reader: ServerReader | None = None,
+    ) -> None:
         self._trace = trace
+        self._reader = ServerReader({}) if reader is None else reader
         self._target = target
         self._limits = limits
         self._began_s = time.monotonic()
@@ -410,13 +427,12 @@ class LoadSession:
 
     def _kept(self, perform: Callable[[], LoadRun]) -> LoadRun:
         """Performs a run, records the traces of some queries, and keeps the run with the cut of its start."""
-        if self._trace is None:
+        sample = None if self._trace is None else self._trace.begin(self._target)
+        with self._reader:
             run = perform()
-        else:
-            sample = self._trace.begin(self._target)
-            run = perform()
+        if self._trace is not None and sample is not None:
             self._trace.record(self._target, sample, run)
-        run = counted(run)
+        run = replace(counted(run), server=self._reader.series(run.began_ns))
         self.runs.append(run)
         return run
 

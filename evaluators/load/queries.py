@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.evaluators.load.arrivals import Schedule
+from inferometer.evaluators.load.server_statistics import ServerSeries
 from inferometer.evaluators.statistics import NEVER_NS
 
 
@@ -361,6 +362,7 @@ class LoadRun:
         invalid: Why its figures cannot be trusted; empty if they can.
         reasons: The number of failed queries by reason, the most frequent first.
         began_ns: When the run began, on its clock; it is not stored.
+        server: What each source of the server's statistics reported; empty if none was read.
     """
 
     rate_qps: float
@@ -373,6 +375,7 @@ class LoadRun:
     invalid: str = ""
     reasons: Mapping[str, int] = field(default_factory=dict)
     began_ns: int = 0
+    server: tuple[ServerSeries, ...] = ()
 
     @classmethod
     def of(cls, log: QueryLog, schedule: Schedule, stop: Stop, ended_ns: int, timeout_ns: int) -> LoadRun:

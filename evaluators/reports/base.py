@@ -203,6 +203,7 @@ REPORTS: Mapping[str, str] = MappingProxyType(
         "cuda_launch": "inferometer.evaluators.kinds.reports:KernelsReport",
         "eventflow": "inferometer.evaluators.kinds.reports:EventflowReport",
         "workload": "inferometer.evaluators.kinds.load.report:WorkloadReport",
+        "parts": "inferometer.evaluators.kinds.load.report:PartsReport",
         "max_qps": "inferometer.evaluators.kinds.load.report:MaxQpsReport",
         "mix": "inferometer.evaluators.kinds.load.report:MixReport",
         "training": "inferometer.evaluators.kinds.training.report:TrainingReport",

@@ -18,7 +18,7 @@ from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.agent.server.tls import ServerTls
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
-from inferometer.evaluators.kinds.load.measurement import LoadMeasurement
+from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, RateSearchMeasurement
 from inferometer.evaluators.load.queries import Outcome
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from inferometer.evaluators.store.opening import open_store
@@ -133,11 +133,61 @@ def test_a_workload_is_answered_and_has_the_times_of_the_server(
         assert (times <= took_ns).all()
 
 
-def test_a_search_for_the_highest_rate_gives_one(agent: Agent, served: str) -> None:
+def test_a_workload_tells_where_its_time_went(agent: Agent, served: str) -> None:
+    load = ("predict", "workload", f"--agent={served}/{ONNX}", "--initial_qps=40", "--min_duration=0.5")
+    load += ("--min_queries=20", "--allow_invalid")
+    read, unread = agent(*load), agent(*load, "--server_statistics_hz=0")
+
+    assert (read.code, unread.code) == (0, 0), (read.stderr, unread.stderr)
+    assert read.figure("parts").startswith("mean ")
+    assert "parts " not in unread.stdout
+    rows = agent("info", "evaluation", "parts", f"--id={read.figure('evaluation')}", "-f", "csv").rows
+    assert [row["source"] for row in rows if row["figure"] == "mean"] == ["statistics", "answers"]
+    parts = ("lag", "network", "queue", "input", "compute", "output", "rest")
+    for row in rows:
+        known = sum(float(row[f"{name}_ms"] or 0) for name in parts)
+        assert known == pytest.approx(float(row["latency_ms"]))
+    measured, bare = kept(read).measurement, kept(unread).measurement
+    assert isinstance(measured, LoadMeasurement)
+    assert isinstance(bare, LoadMeasurement)
+    [series] = measured.run.server
+    assert series.growth("requests").sum() == len(measured.run.queries)
+    assert bare.run.server == ()
+    shown = json.loads(agent("info", "evaluation", "show", read.figure("evaluation"), "-f", "json").stdout)
+    assert len(shown["load"]["parts"]) == len(rows)
+
+
+def test_each_probe_of_a_search_has_the_statistics_of_the_server(agent: Agent, served: str) -> None:
     answer = agent(*SEARCH, f"--agent={served}")
 
     assert answer.code == 0, answer.stderr
     assert "queries/s at p99 <= 200 ms" in answer.figure("max QPS")
+    search = kept(answer).measurement
+    assert isinstance(search, RateSearchMeasurement)
+    for probe in search.probes:
+        [series] = probe.server
+        assert series.growth("requests").sum() > 0
+        assert series.at_ns[0] < 0 < series.at_ns[-1]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--metrics_url=ftp://a/metrics",), 'metrics_url "ftp://a/metrics" is not http://HOST:PORT/metrics'),
+        (("--metrics_url=http://a:1/m,b",), 'metrics_url "b" is not http://HOST:PORT/metrics'),
+        (("--metrics_url=http://user:word@a:1/m",), 'metrics_url "a:1/m" is not'),
+        (("--metrics_url=http://a:1/m", "--server_statistics_hz=0"), "reads no metrics; leave out one of"),
+        (("--metrics_url=http://a:1/m", "--scenario=server"), "leave out metrics_url"),
+        (("--server_statistics_hz=101",), "101"),
+        (("--server_statistics_hz=nan",), "nan"),
+    ],
+)
+def test_statistics_that_cannot_be_read_are_refused_in_one_line(
+    agent: Agent, options: tuple[str, ...], said: str
+) -> None:
+    answer = agent("predict", "workload", *options)
+
+    assert (answer.code, said in answer.error) == (2, True), answer.stderr
 
 
 def test_a_framework_that_is_not_installed_is_not_needed(agent: Agent, served: str, tmp_path: Path) -> None:

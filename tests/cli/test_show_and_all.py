@@ -16,6 +16,7 @@ from tests.cli.conftest import Agent, FilledOnce
 EVALUATE = ("predict", "dataset", "--framework_name=PyTorch", "--batch_size=16", "--num_file_parts=3")
 OTHERS = (
     "workload",
+    "parts",
     "max_qps",
     "mix",
     "ingestion",

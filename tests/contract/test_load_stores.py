@@ -22,6 +22,7 @@ from inferometer.evaluators.kinds.load.measurement import (
     Scenario,
 )
 from inferometer.evaluators.load.queries import QUERY_COLUMNS, LoadRun, Outcome, Queries
+from inferometer.evaluators.load.server_statistics import ServerSeries
 from inferometer.evaluators.store.evaluation_store import (
     EvaluationFilter,
     EvaluationStore,
@@ -146,6 +147,82 @@ def test_a_mix_without_pairs_of_blocks_is_a_damage() -> None:
         evaluation_from_json(text)
     with pytest.raises(StoreError, match="its blocks have no duration"):
         evaluation_from_json(json.dumps(document).replace('"max_duration_s": 0.5', '"max_duration_s": null'))
+
+
+SERVER = ServerSeries(
+    "metrics at http://$a.b/metrics",
+    np.array([-5, 2**40]),
+    np.array([3, 7]),
+    {"requests": np.array([1.0, 2.0**60]), "memory_bytes": np.array([np.nan, 0.5])},
+    "é: connection refused",
+)
+
+
+@pytest.mark.parametrize("search", [False, True])
+def test_statistics_of_the_server_come_back_as_they_were(store: EvaluationStore, search: bool) -> None:
+    evaluation = loaded(3, search=search)
+    load = evaluation.measurement
+    assert isinstance(load, LoadMeasurement | RateSearchMeasurement)
+    if isinstance(load, RateSearchMeasurement):
+        read = replace(load, probes=tuple(replace(run, server=(SERVER,)) for run in load.probes))
+        evaluation = replace(evaluation, measurement=read)
+    else:
+        evaluation = replace(evaluation, measurement=replace(load, run=replace(load.run, server=(SERVER,))))
+    store.save(evaluation)
+
+    [found] = store.find(EvaluationFilter())
+
+    for kept in (found, evaluation_from_json(evaluation_to_json(evaluation))):
+        measured = kept.measurement
+        assert isinstance(measured, LoadMeasurement | RateSearchMeasurement)
+        run = measured.probes[0] if isinstance(measured, RateSearchMeasurement) else measured.run
+        [series] = run.server
+        assert (series.source, series.note) == (SERVER.source, SERVER.note)
+        assert series.at_ns.tolist() == SERVER.at_ns.tolist()
+        assert series.bound_ns.tolist() == SERVER.bound_ns.tolist()
+        assert {n: str(v.tolist()) for n, v in series.figures.items()} == {
+            n: str(v.tolist()) for n, v in SERVER.figures.items()
+        }
+
+
+def test_a_run_without_statistics_is_stored_as_before_there_were_any() -> None:
+    assert '"server"' not in evaluation_to_json(loaded(3))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"bound_ns": [3]},
+        {"at_ns": ["soon", 1]},
+        {"at_ns": [2**80, 1]},
+        {"figures": [1, 2]},
+        {"figures": {"requests": "many"}},
+        {"source": 7},
+        {"unknown": 1},
+        None,
+        "text",
+    ],
+)
+def test_damaged_statistics_are_refused(damage: Any) -> None:
+    evaluation = loaded(3)
+    load = evaluation.measurement
+    assert isinstance(load, LoadMeasurement)
+    run = replace(load.run, server=(SERVER,))
+    document = json.loads(evaluation_to_json(replace(evaluation, measurement=replace(load, run=run))))
+    [series] = _found(document, "server")
+    _found(document, "server")[0] = series | damage if isinstance(damage, dict) else damage
+    with pytest.raises(StoreError):
+        evaluation_from_json(json.dumps(document))
+
+
+def _found(document: Any, key: str) -> Any:
+    """The first value with this key, at any depth."""
+    if isinstance(document, dict):
+        if key in document:
+            return document[key]
+        document = list(document.values())
+    found = (_found(each, key) for each in document) if isinstance(document, list) else ()
+    return next((each for each in found if each is not None), None)
 
 
 def test_what_loadgen_says_comes_back_as_it_was(store: EvaluationStore) -> None:

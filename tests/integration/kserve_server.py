@@ -46,6 +46,7 @@ class Served:
         holds: Methods that answer only when ``release`` is set.
         change: Changes a response before it is sent.
         calls: The metadata of each ModelInfer, with the request.
+        statistics: The model's statistics; None for a server without this extension.
     """
 
     model: Callable[[np.ndarray], dict[str, np.ndarray]]
@@ -66,6 +67,7 @@ class Served:
     change: Callable[[pb.ModelInferResponse], None] = lambda response: None
     release: Event = field(default_factory=Event)
     calls: list[tuple[dict[str, str], pb.ModelInferRequest]] = field(default_factory=list)
+    statistics: Callable[[], pb.ModelStatistics] | None = None
     begun: Event = field(default_factory=Event)
     """Set once a call is held; those that open the model begin before."""
 
@@ -91,6 +93,12 @@ class SmallServer(GRPCInferenceServiceServicer):
     def ServerReady(self, request, context):
         self._enter("ServerReady", context)
         return pb.ServerReadyResponse(ready=self.served.server_ready)
+
+    def ModelStatistics(self, request, context):
+        self._enter("ModelStatistics", context)
+        if self.served.statistics is None:
+            return super().ModelStatistics(request, context)
+        return pb.ModelStatisticsResponse(model_stats=[self.served.statistics()])
 
     def ServerMetadata(self, request, context):
         self._enter("ServerMetadata", context)

@@ -28,6 +28,7 @@ from tests.perf import (
     rate_search,
     reference,
     resnet50,
+    server_statistics,
     shared_memory,
     slurm_submission,
     soak,
@@ -120,6 +121,7 @@ SECTIONS: Mapping[str, Callable[[_Given], _Tables]] = {
     "operator_verdicts": _operator_verdicts,
     "load": _of("The load generator itself", issue_rate.measure),
     "load_client": _of("The client under load, beside a minimal one", load_client.measure),
+    "server_statistics": _of("Reading a server's statistics under load", server_statistics.measure),
     "max_qps": _of("max-qps on a server whose model waits 10 ms", rate_search.measure),
     "max_qps_here": _of("max-qps on 10 ms in this process", rate_search.measure_constant),
     "max_qps_mlserver": _of(

@@ -212,7 +212,7 @@ def given(
 ) -> dict[str, list[Evaluation]]:
     """What each report has something to draw of."""
     deep = [traced(evaluation) for evaluation in shallow]
-    loads = dict(zip(LOADS, (workloads, searches, mixes), strict=True))
+    loads = dict(zip(LOADS, (workloads, searches, workloads, mixes), strict=True))
     loads |= {"ingestion": [many(shallow[0]), few(shallow[1])]}
     system = shallow[0].system
     alone, halved = make_training(system), make_training(system, batch_size=16, whole_ms=18.0)

@@ -12,6 +12,7 @@ from inferometer.evaluators.drawing import canvas
 from inferometer.evaluators.drawing.charts import (
     TALL_POINT_INCHES,
     Band,
+    BarChart,
     Drawing,
     Label,
     Mark,
@@ -22,8 +23,10 @@ from inferometer.evaluators.drawing.charts import (
 from inferometer.evaluators.drawing.painting import ALARM
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.load import plot as load
+from inferometer.evaluators.kinds.load.kind import LoadKind
 from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, RateAnswer
-from tests.reports.loads import OPTIONS, loaded, queries, run
+from inferometer.evaluators.load.server_statistics import ServerSeries
+from tests.reports.loads import MS, OPTIONS, loaded, queries, run
 from tests.reports.pictures import drawn, picture, texts, titles
 
 
@@ -54,6 +57,70 @@ def test_a_workload_is_its_latencies_and_service_times_by_when_queries_were_due(
     assert chart.bands == (Band(0, 1.2, "empty start: not counted"),)
     assert chart.heading.warning == ""
     assert "poisson at 100 queries/s · p99 12 ms" in chart.heading.detail
+
+
+def read_from(evaluation: Evaluation, **figures: list[float]) -> Evaluation:
+    """The evaluation, with figures of its server that were read every second."""
+    count = len(next(iter(figures.values())))
+    columns = {name: np.array(values, np.float64) for name, values in figures.items()}
+    series = ServerSeries("V2", np.arange(count) * 1000 * MS, np.full(count, MS), columns)
+    load = evaluation.measurement
+    assert isinstance(load, LoadMeasurement)
+    return replace(evaluation, measurement=replace(load, run=replace(load.run, server=(series,))))
+
+
+def test_what_the_server_told_is_drawn_below_the_latency(workloads: list[Evaluation]) -> None:
+    figures = {"queue_ns": [0, 2e9, 2e9], "inferences": [0, 8, 8], "executions": [0, 2, 2]}
+    resources = {"cpu_ns": [0, 5e8, 2e9], "memory_bytes": [2**20, 2**21, 2**21], "gpu_use": [0.5, 0.25, 1]}
+    read = read_from(workloads[0], **figures, **resources)
+
+    latency, requests, cores, share, memory = charts_of("workload", [read])
+
+    assert latency.series[0].group == "latency: due to answer"
+    found = by_group(requests)
+    assert (found["queue length"].x, found["queue length"].y) == ((0.5, 1.5), (2, 0))
+    assert (found["batch size"].x, found["batch size"].y) == ((0.5,), (4,))
+    assert by_group(cores)["CPU"].y == (0.5, 1.5)
+    assert by_group(share)["GPU"].y == (0.5, 0.25, 1)
+    assert by_group(memory)["memory"].y == (1, 2, 2)
+    assert {chart.bands for chart in (requests, cores, share, memory)} == {latency.bands}
+    groups = picture("workload", [read]).groups
+    assert groups[2:] == ("queue length", "batch size", "CPU", "GPU", "memory")
+    assert "The server during this run" in texts(canvas.svg(picture("workload", [read])))
+
+
+def test_the_page_has_a_picture_of_the_server_with_a_title_of_its_own(workloads: list[Evaluation]) -> None:
+    read = read_from(workloads[0], cpu_ns=[0, 1e9], memory_bytes=[1, 2])
+
+    latency, server = LoadKind().drawings(read, 100)
+
+    assert (latency.title, len(latency.charts)) == ("Latency of each query, by when it was due", 1)
+    assert (server.title, len(server.charts), server.notes) == ("The server during this run", 2, ())
+    assert len(list(LoadKind().drawings(workloads[0], 100))) == 1
+
+
+def test_a_picture_of_runs_with_several_charts_is_not_too_high(workloads: list[Evaluation]) -> None:
+    read = read_from(workloads[0], cpu_ns=[0, 1e9], memory_bytes=[1, 2])
+    drawing = picture("workload", [replace(read, id=f"{n}") for n in range(9)])
+
+    assert len(drawing.charts) == 6
+    assert "2 of 9 evaluations are shown." in drawing.notes
+
+
+def test_the_parts_of_a_workload_are_stacked(workloads: list[Evaluation]) -> None:
+    [chart] = picture("parts", workloads[:1]).charts
+
+    assert isinstance(chart, BarChart)
+    assert [row.label.name for row in chart.rows] == [
+        f"{figure} by answers" for figure in ("mean", "p50", "p90", "p95", "p99")
+    ]
+    assert {bar.group: round(bar.value, 4) for bar in chart.rows[0].bars} == {
+        "lag": 0.65,
+        "queue": 1.625,
+        "input": 0.8125,
+        "compute": 3.25,
+        "rest": 0.1625,
+    }
 
 
 def test_a_bound_has_the_unit_of_its_axis(workloads: list[Evaluation]) -> None:

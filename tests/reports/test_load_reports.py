@@ -26,14 +26,14 @@ from tests.reports.loads import MS
 
 GOLDEN = Path(__file__).parent / "golden"
 PERCENTILES = {"p50": 50, "p90": 90, "p95": 95, "p99": 99, "p99_9": Fraction(999, 10)}
-NAMES = ("workload", "max_qps", "probes", "mix")
+NAMES = ("workload", "max_qps", "probes", "parts", "mix")
 
 
 @pytest.fixture
 def reported(
     workloads: list[Evaluation], searches: list[Evaluation], mixes: list[Evaluation]
 ) -> dict[str, list[Evaluation]]:
-    return {"workload": workloads, "max_qps": searches, "probes": searches, "mix": mixes}
+    return {"workload": workloads, "max_qps": searches, "probes": searches, "parts": workloads, "mix": mixes}
 
 
 def report_of(name: str) -> Report:
@@ -64,8 +64,10 @@ def test_a_report_on_load_leaves_other_evaluations_out(
     ids = {row["id"] for row in report.rows(report.taken(everything))}
 
     assert ids == {each.id for each in reported[name]}
-    kinds = {"workload": LoadMeasurement, "mix": MixMeasurement}
+    kinds = {"workload": LoadMeasurement, "parts": LoadMeasurement, "mix": MixMeasurement}
     assert report.takes == (kinds.get(name, RateSearchMeasurement),)
+    for row in report.rows(report.taken(everything)):
+        assert set(row) == {column.key for column in report.columns}
 
 
 def type_7_ms(values_ms: list[float], percent: int | Fraction) -> float:

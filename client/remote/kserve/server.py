@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import grpc
@@ -29,6 +31,7 @@ from inferometer.agent.open_inference.codec import (
     STRINGS,
     Datatype,
     typed_elements,
+    v2_version,
     whole_number,
 )
 from inferometer.agent.preprocessing.inputs import Tensors
@@ -215,6 +218,43 @@ def _read_output(output: pb.ModelInferResponse.InferOutputTensor, raw: memoryvie
     if datatype is STRINGS:
         return strings(elements, shape, what)
     return read_array(datatype.dtype, shape, array_bytes(typed_elements(elements, datatype, what)), what)
+
+
+_TOTALS = {"success_ns": "success", "queue_ns": "queue", "input_ns": "compute_input"}
+_TOTALS |= {"infer_ns": "compute_infer", "output_ns": "compute_output"}
+"""The fields of ``InferStatistics`` with the total times of figures."""
+
+
+def statistics_method(channel: grpc.Channel) -> Callable[..., pb.ModelStatisticsResponse]:
+    """Returns the method that reads the statistics of all models; its request is empty."""
+    encode, decode = pb.ModelStatisticsRequest.SerializeToString, pb.ModelStatisticsResponse.FromString
+    service = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
+    method = channel.unary_unary(f"/{service}/ModelStatistics", encode, decode)
+    return partial(method, pb.ModelStatisticsRequest())
+
+
+def statistics_of(
+    response: pb.ModelStatisticsResponse, where: str, *names: str, version: str | None = None
+) -> Mapping[str, float]:
+    """Returns the statistics of a model as figures of ``evaluators.load.server_statistics``.
+
+    With the ``version`` of a manifest, they are those of the model of one of the ``names``; otherwise the
+    sums over all of the response. ``where`` names the server in errors.
+
+    Raises:
+        AgentError: There are none.
+    """
+    found = Counter[str]()
+    for model in response.model_stats:
+        if version is not None and not (model.name in names and model.version == v2_version(version)):
+            continue
+        stats = model.inference_stats
+        found.update({figure: getattr(stats, name).ns for figure, name in _TOTALS.items()})
+        found.update(inferences=model.inference_count, executions=model.execution_count)
+        found.update(requests=stats.success.count)
+    if not found:
+        raise AgentError(f"{where}: has no statistics of {names[0]}")
+    return found
 
 
 def datatype_of_output(name: str, what: str) -> Datatype:
@@ -407,6 +447,21 @@ class KServeServer(ABC):
             request = pb.ModelConfigRequest(name=name, version=version)
             answer = self._ask(request, self._model_timeout_s)
         return answer.config if answer.HasField("config") else None
+
+    def statistics(self, name: str, version: str, timeout_s: float) -> Mapping[str, float]:
+        """Returns the statistics of a model since it was loaded; see ``statistics_of``.
+
+        Raises:
+            AgentError: The server reports none, or does not answer in time.
+        """
+        with translate_errors(self.address):
+            try:
+                answer = self._ask(pb.ModelStatisticsRequest(name=name, version=version), timeout_s)
+            except grpc.RpcError as error:
+                if error.code() not in {grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND}:
+                    raise
+                answer = pb.ModelStatisticsResponse()
+        return statistics_of(answer, f"server {self.address.server}", name)
 
     def register_memory(self, name: str, key: str, byte_size: int) -> None:
         """Registers the first bytes of a segment of shared memory."""

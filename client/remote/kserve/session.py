@@ -48,6 +48,7 @@ from inferometer.client.remote.kserve.server import (
     outputs_in_order,
 )
 from inferometer.evaluators.jobs.options import SharedMemoryUse
+from inferometer.evaluators.load.server_statistics import ReadStatistics
 from inferometer.evaluators.load.target import LoadInputs, PreparedInputs
 from inferometer.manifests.errors import (
     AgentError,
@@ -468,12 +469,18 @@ class KServeTarget(CallTarget):
         size = self._preprocessor.tensor_bytes
         connection = self._predictor.connection
         super().__init__(session.description, size, connection.hold, connection.end_infer)
+        self.served_name = self._predictor.form.model_name
         self._begin = partial(connection.begin_infer, timeout_s=self._predictor.timeout_s)
 
     @property
     def call(self) -> SpanKind:
         """The span of a query's call."""
         return self._predictor.connection.call
+
+    def statistics_sources(self) -> Mapping[str, ReadStatistics]:
+        """Returns what reads the model's statistics; see ``ReportingTarget``."""
+        form = self._predictor.form
+        return {"V2": partial(self._predictor.connection.statistics, form.model_name, form.model_version)}
 
     def _begin_of(self, query: int) -> BeginCall:
         metadata = self.traced_metadata(query)

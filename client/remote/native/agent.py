@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -32,6 +32,7 @@ from inferometer.client.remote.native.calls import (
     translate_errors,
 )
 from inferometer.client.remote.native.connection import Connection, Flight
+from inferometer.evaluators.load.server_statistics import ReadStatistics
 from inferometer.evaluators.load.target import LoadInputs, PreparedInputs
 from inferometer.manifests.errors import DeadlineError, SessionError
 from inferometer.protos.inferometer.v1 import predict_pb2
@@ -269,7 +270,7 @@ class RemoteTarget(CallTarget):
         else:
             payloads = [sendable_payload(payload, tensors) for payload in inputs.payloads]
             self._requests = [encode_inputs_request(id_, [(_ID, payload)]) for payload in payloads]
-        self._connection = agent.connection
+        self._connection, self._session_id = agent.connection, id_
         size, connection = max(map(len, self._requests)), self._connection
         super().__init__(agent.description, size, connection.hold, connection.end_predict)
 
@@ -277,6 +278,15 @@ class RemoteTarget(CallTarget):
     def call(self) -> SpanKind:
         """The span of a query's call."""
         return call_to(self._connection.address, "Predict")
+
+    def statistics_sources(self) -> Mapping[str, ReadStatistics]:
+        """Returns what reads the model's statistics and the agent's status; see ``ReportingTarget``."""
+        connection, model = self._connection, self.description.manifest
+        names = (model.name, f"{model.name}@{model.framework.name}")
+        return {
+            "V2": partial(connection.statistics, names, model.version),
+            "status": partial(connection.status, self._session_id, model.name),
+        }
 
     def send(self, query: int, run: CallFlight) -> None:
         """Sends a query; see ``CallTarget``."""

@@ -9,7 +9,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,6 +29,7 @@ from inferometer.agent.protocol.messages import decode_answer, encode_inputs_req
 from inferometer.agent.protocol.status import bearer
 from inferometer.client.remote.address import AgentAddress
 from inferometer.client.remote.connection import ClientTls, Metadata, ServerConnection, open_channel, with_tls
+from inferometer.client.remote.kserve.server import statistics_method, statistics_of
 from inferometer.client.remote.native.calls import (
     ClockOffset,
     LocalBatch,
@@ -133,6 +134,7 @@ class Connection(ServerConnection):
         self._offset: ClockOffset | None = None
         self.methods = PredictServiceStub(self._channel)
         self.registry = RegistryServiceStub(self._channel)
+        self._statistics = statistics_method(self._channel)
         # Without serializers: tensors are written and read by inferometer.agent.protocol.messages.
         self._predict = self._unary(self._channel)
         self._predict_stream: grpc.StreamStreamMultiCallable[bytes, bytes] = self._channel.stream_stream(
@@ -205,17 +207,44 @@ class Connection(ServerConnection):
             self._offset,
         )
 
-    def conditions(self, session_id: str) -> ConditionCounters | None:
+    def conditions(
+        self, session_id: str, timeout_s: float = _CONDITIONS_TIMEOUT_S
+    ) -> ConditionCounters | None:
         """Reads the counters of the agent's host; None if the agent, such as an older version, reports none.
 
-        Must be called outside of timed regions.
+        It takes the agent about a millisecond.
         """
         request = predict_pb2.ConditionsRequest(session_id=session_id)
         with suppress(grpc.RpcError):
             return read_conditions(
-                self.methods.Conditions(request, timeout=_CONDITIONS_TIMEOUT_S, metadata=self.metadata)
+                self.methods.Conditions(request, timeout=timeout_s, metadata=self.metadata)
             )
         return None
+
+    def statistics(self, names: Sequence[str], version: str, timeout_s: float) -> Mapping[str, float]:
+        """Returns the statistics of a model, by any of its names, since it was loaded; see ``statistics_of``.
+
+        Raises:
+            InferometerError: See ``translate_errors``.
+        """
+        with translate_errors(self.address, opened=True):
+            answer = self._statistics(timeout=timeout_s, metadata=self.metadata)
+        return statistics_of(answer, f"agent {self.address}", *names, version=version)
+
+    def status(self, session_id: str, name: str, timeout_s: float) -> Mapping[str, float]:
+        """Returns the agent's memory, its CPU time, and the length of a model's queue, as statistics.
+
+        Raises:
+            InferometerError: See ``translate_errors``.
+        """
+        with translate_errors(self.address, opened=True):
+            found = self.registry.Status(
+                registry_pb2.StatusRequest(), timeout=timeout_s, metadata=self.metadata
+            )
+        waiting = sum(each.waiting_requests for each in found.models if each.name == name)
+        figures = {"queue_length": float(waiting), "memory_bytes": float(found.resident_memory_bytes)}
+        counters = self.conditions(session_id, timeout_s)
+        return figures if counters is None else figures | {"cpu_ns": counters.own_cpu_s * 1e9}
 
     def read(self, answer: bytes) -> BatchResult:
         """Reads an encoded ``PredictResponse`` that holds a result.

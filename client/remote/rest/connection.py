@@ -261,6 +261,9 @@ class KServeHttpConnection(KServeServer):
                 return pb.ModelReadyResponse(ready=ready)
             case pb.ModelConfigRequest(name=name, version=version):
                 return _read_config(self._send("GET", f"{model_path(name, version)}/config", timeout_s))
+            case pb.ModelStatisticsRequest(name=name, version=version):
+                response = self._send("GET", f"{model_path(name, version)}/stats", timeout_s)
+                return _read(response, pb.ModelStatisticsResponse())
             case pb.SystemSharedMemoryRegisterRequest(name=name, key=key, byte_size=byte_size):
                 body = json.dumps({"key": key, "offset": 0, "byte_size": byte_size}).encode()
                 _require(self._send("POST", f"{_region(name)}/register", timeout_s, body))

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
+
 from inferometer.evaluators.documents import (
     Document,
     Part,
@@ -28,10 +30,12 @@ from inferometer.evaluators.kinds.load.measurement import (
     Scenario,
 )
 from inferometer.evaluators.load.queries import LATER_COLUMNS, QUERY_COLUMNS, LoadRun, Queries
+from inferometer.evaluators.load.server_statistics import ServerSeries
 
 QUERIES_PER_DOCUMENT = 20_000
 _MOST = 1e12
-_RUN = tuple(field.name for field in fields(LoadRun) if field.name not in {"queries", "reasons", "began_ns"})
+_APART = {"queries", "reasons", "began_ns", "server"}
+_RUN = tuple(field.name for field in fields(LoadRun) if field.name not in _APART)
 
 
 class LoadDocuments:
@@ -62,11 +66,29 @@ class LoadDocuments:
 
 def run_document(run: LoadRun) -> Document:
     """Returns the part of a run that is stored in the evaluation's own document."""
-    return {name: storable(getattr(run, name)) for name in _RUN} | {
+    document = {name: storable(getattr(run, name)) for name in _RUN} | {
         "reasons": [{"reason": storable(reason), "count": n} for reason, n in run.reasons.items()],
         "query_count": len(run.queries),
         "repeated": run.queries.repeated,
     }
+    if run.server:  # earlier versions read none
+        document["server"] = [storable(_as_lists(each)) for each in run.server]
+    return document
+
+
+def _as_lists(series: ServerSeries) -> dict[str, Any]:
+    figures = {name: values.tolist() for name, values in series.figures.items()}
+    columns = {"at_ns": series.at_ns.tolist(), "bound_ns": series.bound_ns.tolist(), "figures": figures}
+    return {"source": series.source, "note": series.note, **columns}
+
+
+def _series(stored: Any) -> ServerSeries:
+    given = restored(stored)
+    times = {name: np.array(given[name], np.int64) for name in ("at_ns", "bound_ns")}
+    figures = {name: np.array(values, np.float64) for name, values in dict(given["figures"]).items()}
+    if {each.shape for each in (*times.values(), *figures.values())} != {(len(given["at_ns"]),)}:
+        raise ValueError("its statistics of the server have columns of different lengths")
+    return checked(ServerSeries(**given | times | {"figures": figures}))
 
 
 def queries_part(runs: Sequence[LoadRun]) -> Part:
@@ -124,6 +146,7 @@ def run_of(stored: Stored, documents: Sequence[Stored]) -> LoadRun:
         **{name: restored(stored[name]) for name in _RUN},
         reasons={str(restored(reason)): int(count) for reason, count in _pairs(stored["reasons"])},
         queries=Queries(**columns, repeated=int(stored["repeated"])),
+        server=tuple(map(_series, stored.get("server", ()))),
     )
     if run.queries.repeated < 0 or min(run.reasons.values(), default=0) < 0:
         raise ValueError("a number of its queries is negative")

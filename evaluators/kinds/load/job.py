@@ -18,7 +18,7 @@ from inferometer.evaluators.conditions.conditions import Watch
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, SystemUnderTest, utc_now
 from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobPart, JobResources, JobStart, Notify
-from inferometer.evaluators.jobs.options import SPARE_CORES
+from inferometer.evaluators.jobs.options import SERVER_STATISTICS_HZ, SPARE_CORES
 from inferometer.evaluators.kinds.batches.job import EvaluationTrace
 from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, RateSearchMeasurement, lag_reason
 from inferometer.evaluators.kinds.load.mlperf import MlperfWork
@@ -35,6 +35,7 @@ from inferometer.evaluators.load.load_session import (
     calibrate,
     check_load,
     peak_qps,
+    reader_of,
 )
 from inferometer.evaluators.load.local_target import make_load_target
 from inferometer.evaluators.load.queries import Outcome, Stop, bound_ns_of
@@ -116,7 +117,10 @@ class LoadJob:
             request.timeout_ms, stop_requested=callbacks.stop_requested, on_progress=callbacks.on_progress
         )
         trace = LoadTrace(scope, request.traced_share, request.seed) if scope else None
-        session = LoadSession(target, limits, trace)
+        rate_hz = request.server_statistics_hz
+        rate_hz = SERVER_STATISTICS_HZ if rate_hz is None else rate_hz
+        reader = reader_of(target, request.metrics_url or "", rate_hz)
+        session = LoadSession(target, limits, trace, reader)
         if self._schedule_file is not None and isinstance(self._work, Schedule):  # the model is open
             self._schedule_file.create(self._work.text())
             self._schedule_file = None
@@ -131,6 +135,8 @@ class LoadJob:
             )
         else:
             measurement, whole = self._measured(session, self._work)
+        for note in reader.notes.values():
+            callbacks.on_warning(f"statistics of the server are missing: {note}")
         runs = [measurement.run] if isinstance(measurement, LoadMeasurement) else measurement.probes
         answered = any(run.queries.count(Outcome.ANSWERED) for run in runs)
         return Evaluation(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,13 @@ from inferometer.evaluators.kinds.load.measurement import (
     invalid_reason,
 )
 from inferometer.evaluators.kinds.load.plot import MaxQpsPlot, MixPlot, WorkloadPlot
-from inferometer.evaluators.kinds.load.report import MaxQpsReport, MixReport, ProbesReport, WorkloadReport
+from inferometer.evaluators.kinds.load.report import (
+    MaxQpsReport,
+    MixReport,
+    PartsReport,
+    ProbesReport,
+    WorkloadReport,
+)
 from inferometer.evaluators.kinds.load.request import LoadRequest, MaxQpsRequest, MixRequest, WorkloadRequest
 from inferometer.evaluators.kinds.load.summary import LoadSummary, MixSummary, mix_rows, run_rows, search_rows
 from inferometer.evaluators.reports.base import Row
@@ -125,7 +131,7 @@ class LoadKind(LoadDocuments, Kind[LoadMeasurement]):
     title = "workload"
     phrase = "a workload"
     collections = ("load_query",)
-    reports = ("workload",)
+    reports = ("workload", "parts")
     headlines = ("latency_ms_p50", "latency_ms_p99", "achieved_qps", "goodput_qps", "late_share")
 
     keeps_interrupted = False
@@ -172,6 +178,9 @@ class LoadKind(LoadDocuments, Kind[LoadMeasurement]):
             "failure_reasons": dict(run.reasons),
             "mlperf": asdict(load.mlperf) if load.mlperf else None,
         }
+        if run.server:
+            rows = PartsReport().rows([evaluation])
+            figures["parts"] = [own_values(PartsReport(), each) for each in rows]
         return {"load": figures}
 
     def facts(
@@ -180,7 +189,10 @@ class LoadKind(LoadDocuments, Kind[LoadMeasurement]):
         yield "schedule", evaluation.measurement.run.checksum or None
 
     def drawings(self, evaluation: Evaluation[LoadMeasurement], most_points: int) -> Iterator[Drawing]:
-        yield from drawn(WorkloadPlot(), WorkloadReport(), evaluation)
+        for each in drawn(WorkloadPlot(), WorkloadReport(), evaluation):
+            yield replace(each, charts=each.charts[:1])
+            if server := each.charts[1:]:
+                yield replace(each, title=server[0].heading.name, charts=server, notes=())
 
     def again(self, evaluation: Evaluation[LoadMeasurement]) -> Again:
         run = evaluation.measurement.run

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -37,6 +37,7 @@ from inferometer.evaluators.kinds.load.measurement import (
     invalid_reason,
     rate_text,
 )
+from inferometer.evaluators.kinds.load.parts import PARTS
 from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries
 from inferometer.evaluators.reports.base import Row
 
@@ -46,6 +47,7 @@ _LATENCY = "latency: due to answer"
 _SERVICE = "service: sent to answer"
 _FAILED, _TIMED_OUT, _WAITING = "failed", "timed out", "waiting at the end"
 _GROUPS = (_LATENCY, _SERVICE, _FAILED, _TIMED_OUT, _WAITING)
+_SINCE = "s since the run began"
 _LOGARITHMIC_FROM = 20
 _NS_PER_S = 1_000_000_000
 _NS_PER_MS = 1_000_000
@@ -65,10 +67,12 @@ class WorkloadPlot(Plot[LoadMeasurement]):
             return None
         sampled = any(len(run.queries) > MOST_POINTS for _, _, run, _ in runs)
         others = any((run.queries.outcome != Outcome.ANSWERED).any() for _, _, run, _ in runs)
+        charts = [chart for each in runs for chart in (_chart(*each), *_server_charts(each[0], each[2]))]
+        read = (series.group for chart in charts for series in chart.series if series.group not in _GROUPS)
         return Drawing(
             title="Latency of each query, by when it was due",
-            charts=tuple(_chart(*each) for each in runs),
-            groups=_GROUPS if others else _GROUPS[:2],
+            charts=tuple(charts),
+            groups=(*(_GROUPS if others else _GROUPS[:2]), *dict.fromkeys(read)),
             notes=(
                 "If a query was sent when it was due, latency and service time are equal: the dots coincide.",
                 *(("Crosses: the time without a correct answer.",) * others),
@@ -76,6 +80,31 @@ class WorkloadPlot(Plot[LoadMeasurement]):
                 *notes,
             ),
         )
+
+
+_SERVER_CHARTS = (
+    ("requests", 1.0, {"queue_length": "queue length", "in_flight": "in flight", "batch_size": "batch size"}),
+    ("cores", 1.0, {"cpu_cores": "CPU"}),
+    ("share", 1.0, {"cpu_use": "CPU", "gpu_use": "GPU", "cache_use": "cache"}),
+    ("memory (MiB)", 2.0**20, {"memory_bytes": "memory", "gpu_memory_bytes": "GPU memory"}),
+)
+"""The charts of the server, under that of the latency: the axis, its unit, and the levels by name."""
+
+
+def _server_charts(evaluation: Evaluation, run: LoadRun) -> Iterator[PointChart]:
+    """Yields what the server reported during a run, over the same time; of several sources, the first."""
+    for axis, unit, levels in _SERVER_CHARTS:
+        found = []
+        for name, group in levels.items():
+            read = (each.level(name) for each in run.server)
+            at_ns, values = next((each for each in read if len(each[0])), ((), ()))
+            if len(at_ns):
+                x, y = np.asarray(at_ns) / _NS_PER_S, np.asarray(values) / unit
+                tooltip = f"{evaluation.id}: {group}, mean {readable(y.mean())}, most {readable(y.max())}"
+                found.append(Series(group, tuple(x), tuple(y), line=True, tooltip=tooltip, size=2.0))
+        if found:
+            bands = _empty_start(run)
+            yield PointChart(Label("The server during this run"), _SINCE, axis, tuple(found), bands=bands)
 
 
 def _chart(evaluation: Evaluation, options: LoadOptions, run: LoadRun, row: Row) -> PointChart:
@@ -90,14 +119,18 @@ def _chart(evaluation: Evaluation, options: LoadOptions, run: LoadRun, row: Row)
     rules = () if bound_ns is None else (Rule(bound_ns / scale, _bound(bound_ns / scale, unit)),)
     return PointChart(
         heading=label_of(evaluation, *_details(options, run, row), warning=_warning(run)),
-        x_axis="when the query was due (s since the run began)",
+        x_axis=f"when the query was due ({_SINCE})",
         y_axis=f"time ({unit})",
         series=tuple(_series(evaluation, *each, scale, unit) for each in found),
         rules=rules,
-        bands=(Band(0.0, run.cut_ns / _NS_PER_S, "empty start: not counted"),) if run.cut_ns else (),
+        bands=_empty_start(run),
         y_logarithmic=logarithmic,
         tall=True,
     )
+
+
+def _empty_start(run: LoadRun) -> tuple[Band, ...]:
+    return (Band(0.0, run.cut_ns / _NS_PER_S, "empty start: not counted"),) if run.cut_ns else ()
 
 
 def _bound(value: float, unit: str) -> str:
@@ -172,6 +205,28 @@ def _warning(run: LoadRun) -> str:
     """Returns the reasons why a run cannot be trusted, or an empty text."""
     stopped = f"STOPPED: {run.stopped}" if run.stopped else ""
     return "; ".join(filter(None, (f"INVALID: {run.invalid}" if run.invalid else "", stopped)))
+
+
+class PartsPlot(Plot[LoadMeasurement]):
+    """A chart for each workload, with a stacked bar for each figure of its latency."""
+
+    def drawing(self, chosen: Chosen[LoadMeasurement], notes: Sequence[str]) -> Drawing | None:
+        """Returns the parts of the mean and of the percentiles, in ms."""
+        charts = []
+        for evaluation, rows in chosen:
+            bars = tuple(
+                BarRow(
+                    Label(f"{row['figure']} by {row['source']}", str(row["missing"] or "")),
+                    tuple(
+                        Bar(max(value, 0.0), name, tooltip=f"{name} {readable(value)} ms")
+                        for name in PARTS
+                        if (value := number(row[f"{name}_ms"]))
+                    ),
+                )
+                for row in rows
+            )
+            charts.append(BarChart(label_of(evaluation), "latency (ms)", bars, stacked=True))
+        return Drawing("Parts of the latency", tuple(charts), PARTS, tuple(notes))
 
 
 _STOPPED, _INVALID = ", stopped early", ", INVALID"

@@ -17,6 +17,7 @@ from inferometer.evaluators.kinds.load.measurement import (
     invalid_reason,
     load_s,
 )
+from inferometer.evaluators.kinds.load.parts import PARTS, latency_parts
 from inferometer.evaluators.kinds.load.summary import LoadSummary, MixSummary, Spread
 from inferometer.evaluators.load.queries import LoadRun, Outcome
 from inferometer.evaluators.reports.base import (
@@ -159,6 +160,44 @@ def _mean_batch_size(summary: LoadSummary) -> float | None:
     """Returns the mean batch size over batches, not queries; None if the system does not report batches."""
     batches = sum(queries / size for size, queries in summary.batch_sizes.items())
     return sum(summary.batch_sizes.values()) / batches if batches else None
+
+
+class PartsReport(Report[LoadMeasurement]):
+    """One row for each figure of a workload's latency that can be split into parts; see ``LatencyParts``.
+
+    ``latency_ms`` is the mean over ``queries``, which the parts add up to; of a percentile, these are the
+    queries around it.
+    """
+
+    name = "parts"
+    summary = "the parts of the latency under load: network, queue, compute and the rest, by percentile"
+    takes = (LoadMeasurement,)
+    columns = (
+        *NAME_COLUMNS,
+        Column("figure", "latency", stays=True),
+        Column("source", "source", stays=True),
+        Column("queries", "queries", detail=1),
+        Column("latency_ms", "ms"),
+        *(Column(f"{name}_ms", f"{name} (ms)") for name in PARTS),
+        Column("round_trip_ms", "round trip (ms)", detail=1),
+        Column("explained_share", "explained (share)"),
+        Column("missing", "missing", wraps=True),
+        STABILITY_COLUMN,
+    )
+
+    def rows(self, evaluations: Sequence[Evaluation[LoadMeasurement]]) -> Iterator[Row]:
+        """Yields the rows of each evaluation; none if neither its server nor its answers told the times."""
+        for evaluation in evaluations:
+            for each in latency_parts(evaluation.measurement.run):
+                yield {
+                    **describe_names(evaluation),
+                    **{name: getattr(each, name) for name in ("figure", "source", "queries")},
+                    "latency_ms": in_ms(each.latency_ns),
+                    **{f"{name}_ms": in_ms(each.parts_ns.get(name)) for name in PARTS},
+                    "round_trip_ms": in_ms(each.round_trip_ns),
+                    "explained_share": each.explained_share,
+                    "missing": each.missing or None,
+                }
 
 
 class MaxQpsReport(Report[RateSearchMeasurement]):

@@ -5,6 +5,7 @@ Because help shows their options, slow imports happen only where they are needed
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, replace
 from pathlib import Path
@@ -41,10 +42,11 @@ _KEPT = {
     *("initial_qps", "arrival", "min_duration_s", "min_queries"),
     *("duration_s", "concurrency", "scenario", "tolerance", "time_budget_s"),  # fields of LoadOptions
     *("force", "trace_sample", "repeat", "schedule", "write_schedule"),  # which change no figure
-    *("tracer_address", "trace_url"),
+    *("tracer_address", "trace_url", "server_statistics_hz", "metrics_url"),
 }
 """The options that evaluations store in fields of their own, or not at all."""
 INSTANCES = Range(1, 64)
+_URL = re.compile(r"https?://[^\s/@,]+(/\S*)?", re.IGNORECASE)
 _LEAST_PROBES = 4
 _ROUNDING = 1 + 1e-9  # 4 × 0.3 is more than 1.2
 
@@ -82,6 +84,8 @@ class LoadRequest(ModelRequest):
         force: Whether to send even more than this machine can send on time.
         trace_sample: The share of the queries that are traced; None means the default if a ``tracer_address``
             is given, and 0 otherwise.
+        server_statistics_hz: How often the server's statistics are read; None means the default.
+        metrics_url: Pages of Prometheus metrics to read too, separated by commas.
 
     Raises:
         ConfigurationError: Two options exclude each other, or a number is out of its range.
@@ -157,6 +161,16 @@ class LoadRequest(ModelRequest):
         within=Range(0, 1),
         default_text=f"{options.TRACE_SAMPLE:g} with a collector, else 0",
     )
+    server_statistics_hz: float | None = declared(
+        None,
+        "How often per second to read the server's statistics during the run; 0 reads none.",
+        "HZ",
+        within=Range(0, 100),
+        default_text=f"{options.SERVER_STATISTICS_HZ:g} if the model runs on a server",
+    )
+    metrics_url: str | None = declared(
+        None, "Also read Prometheus metrics of the server at this URL, or at several, with commas.", "URL"
+    )
     repeat: int = declared(
         1, "Repeat N times, opening the model anew each time, as one group.", "N", within=Range(1, 1000)
     )
@@ -166,6 +180,12 @@ class LoadRequest(ModelRequest):
         check_number("seed", self.seed, SEED)
         if self.synthetic and (self.dataset.path or self.dataset.name):
             raise ConfigurationError("synthetic needs no dataset; leave out dataset_name and dataset_path")
+        for url in map(str.strip, (self.metrics_url or "").split(",")):
+            if url and not _URL.fullmatch(url):
+                shown = url.rpartition("@")[2]  # without a password
+                raise ConfigurationError(f'metrics_url "{shown}" is not http://HOST:PORT/metrics')
+        if self.metrics_url and self.server_statistics_hz == 0:
+            raise ConfigurationError("server_statistics_hz of 0 reads no metrics; leave out one of the two")
         self.system.check_batches(self.max_batch_size)
         if len(self.system.agents) > 1:
             raise ConfigurationError(
@@ -268,7 +288,8 @@ class WorkloadRequest(LoadRequest):
         not_of_mlperf = ("arrival", "schedule", "write_schedule", "concurrency", "duration_s")
         self._refuse("duration_s", "sets the whole duration", *least)
         self._refuse("scenario", "leaves it to MLPerf's LoadGen when queries are sent", *not_of_mlperf)
-        self._refuse("scenario", "has LoadGen send the queries", "tracer_address", "trace_sample")
+        unread = ("tracer_address", "trace_sample", "server_statistics_hz", "metrics_url")
+        self._refuse("scenario", "has LoadGen send the queries", *unread)
         self._refuse("concurrency", "sends a query when a response arrives", "schedule", *drawn)
         self._refuse("schedule", "sets when each query is due", *drawn, "duration_s", *least)
 

@@ -28,6 +28,7 @@ from inferometer.evaluators.kinds.load.measurement import (
     pooled,
     rate_text,
 )
+from inferometer.evaluators.kinds.load.parts import latency_parts
 from inferometer.evaluators.load.queries import Outcome, Queries
 from inferometer.evaluators.statistics import (
     NEVER_NS,
@@ -355,6 +356,7 @@ def run_rows(load: LoadMeasurement) -> Iterator[tuple[str, str]]:
     if summary.batch_sizes:
         sizes = ", ".join(f"{size}: {count}" for size, count in sorted(summary.batch_sizes.items()))
         yield "batches", f"queries by the size of their batch: {sizes}"
+    yield from _server_rows(load)
     yield from _mlperf_rows(load)
 
 
@@ -418,6 +420,20 @@ def ratio_text(found: Interference | None) -> str:
 def _outcomes(summary: LoadSummary) -> str:
     counts = summary.outcomes.items()
     return ", ".join(f"{count} {outcome.name.lower()}" for outcome, count in counts if count)
+
+
+def _server_rows(load: LoadMeasurement) -> Iterator[tuple[str, str]]:
+    """Yields the parts of the latency, if statistics of the server were read."""
+    name = "parts"
+    for each in latency_parts(load.run) if load.run.server else ():
+        parts = "  ".join(f"{part} {_ms(value_ns)}" for part, value_ns in each.parts_ns.items())
+        yield name, f"{each.figure:<6}{_ms(each.latency_ns)} ms by {each.source}: {parts}"
+        name = ""
+        if each.missing:
+            yield name, each.missing
+    for series in load.run.server:
+        if series.note:
+            yield "statistics", f"missing: {series.note}"
 
 
 def _percentile(each: PercentileInterval) -> str:
