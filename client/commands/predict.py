@@ -1,4 +1,4 @@
-"""``agent predict`` and ``agent measure``: evaluate or load-test a model, and run the kinds of plug-ins."""
+"""``agent predict`` and ``agent measure``: evaluate or load-test a model, or measure another kind."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from inferometer.evaluators.jobs.options import needs_system, values_of
 from inferometer.evaluators.jobs.request import BatchSystemOptions, DatasetOptions
 from inferometer.evaluators.kinds.batches.request import BatchOptions, EvaluationRequest, UrlsOptions
 from inferometer.evaluators.kinds.load.request import LoadRequest, MaxQpsRequest, WorkloadRequest
-from inferometer.evaluators.kinds.registry import every_kind, find_kind, plugged_kinds
+from inferometer.evaluators.kinds.registry import every_kind, find_kind, known_kinds
 from inferometer.manifests.errors import ConfigurationError
 
 _TRACING = ("tracer_address", "trace_url")
@@ -212,25 +212,15 @@ def _named() -> set[str]:
 
 
 class _Kinds(Group):
-    """A group with one command per plug-in kind; its options are those of the kind's request."""
+    """A group with one command per kind that has a request, whose options are those of the request."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Returns the names of the kinds that can be imported and have a request."""
-        plugged = plugged_kinds()
-        return sorted(kind.name for kind in every_kind() if kind.name in plugged and kind.request is not None)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Lists the commands, or says that there are none."""
-        super().format_commands(ctx, formatter)
-        if not self.list_commands(ctx):
-            formatter.write_paragraph()
-            formatter.write_text(
-                "No kind is installed: a plug-in adds one by the entry point inferometer.kinds."
-            )
+        return sorted(kind.name for kind in every_kind() if kind.request is not None)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Creates the command of a kind."""
-        if cmd_name not in plugged_kinds():
+        if cmd_name not in known_kinds():
             return None
         kind = find_kind(cmd_name)
         if kind.request is None:
@@ -248,7 +238,7 @@ class _Kinds(Group):
 
 @click.command("measure", cls=_Kinds)
 def measure() -> None:
-    """Run the kinds of measurement that plug-ins add; each kind is a command."""
+    """Run a kind of measurement: memory, and those that plug-ins add; each kind is a command."""
 
 
 def _measure(name: str, given: dict[str, Any]) -> None:
