@@ -44,9 +44,9 @@ test: check ## everything that CI runs: check, then all tests
 	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(BIN)/python -m pytest -m "not real_time and not slow" -n $(JOBS) --dist loadfile --no-loadscope-reorder
 	$(BIN)/python -m pytest -m real_time $$(grep -rl --include='test_*.py' 'mark\.real_time' tests)
 
-slow: $(STAMP) ## train each of DLBS's models for two steps in both frameworks, and run and export the largest networks
+slow: $(STAMP) ## train each of DLBS's models for two steps, run and export the largest networks, and fill memory
 	$(BIN)/python -m pytest -m slow tests/cli/test_benchmark_models.py tests/contract/test_zoo_models.py \
-	  tests/contract/test_zoo_models_mxnet.py
+	  tests/contract/test_zoo_models_mxnet.py tests/integration/test_memory_processes.py
 
 check: $(STAMP) proto-check ## installed packages, lint, types, import rules, generated stubs
 	$(BIN)/python -m pip check

@@ -52,7 +52,7 @@ from inferometer.evaluators.kinds.batches.job import SweepCell, evaluation_job, 
 from inferometer.evaluators.kinds.batches.plot import drawing_of
 from inferometer.evaluators.kinds.ingestion.job import ingestion_job
 from inferometer.evaluators.kinds.ingestion.request import OWN, IngestionRequest
-from inferometer.evaluators.kinds.registry import find_kind, offered_kinds
+from inferometer.evaluators.kinds.registry import every_kind, find_kind, known_kinds
 from inferometer.evaluators.kinds.training.job import training_job
 from inferometer.evaluators.kinds.training.request import (
     RankRequest,
@@ -207,7 +207,7 @@ def measure_group(
 ) -> Sequence[Evaluation[Any]]:
     """Runs a kind of measurement, like ``agent measure``, and returns its evaluations.
 
-    The kinds are those of plug-ins, and ``mix``, which has one evaluation for each model of its file.
+    The kind ``mix`` has one evaluation for each model of its file, and ``memory`` has one.
 
     Args:
         kind: The name of the kind.
@@ -220,8 +220,9 @@ def measure_group(
         InferometerError: The model cannot be opened.
         StoreError: The evaluation was not published; the message names the file that holds it.
     """
-    if kind not in offered_kinds():
-        raise ConfigurationError(f'unknown kind "{kind}"; {suggestion(kind, offered_kinds())}')
+    if kind not in known_kinds():
+        known = [each.name for each in every_kind() if each.request is not None]
+        raise ConfigurationError(f'unknown kind "{kind}"; {suggestion(kind, known)}')
     found = find_kind(kind)
     if found.request is None:
         raise ConfigurationError(f"kind {kind} declares no request, so it has no function")

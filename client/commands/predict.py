@@ -1,4 +1,4 @@
-"""``agent predict`` and ``agent measure``: evaluate or load-test models, and run the kinds of plug-ins."""
+"""``agent predict`` and ``agent measure``: evaluate or load-test a model, or measure another kind."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from inferometer.evaluators.jobs.options import needs_system, options_of, values
 from inferometer.evaluators.jobs.request import BatchSystemOptions, DatasetOptions
 from inferometer.evaluators.kinds.batches.request import BatchOptions, EvaluationRequest, UrlsOptions
 from inferometer.evaluators.kinds.load.request import LoadRequest, MaxQpsRequest, WorkloadRequest
-from inferometer.evaluators.kinds.registry import every_kind, find_kind, offered_kinds
+from inferometer.evaluators.kinds.registry import every_kind, find_kind, known_kinds
 from inferometer.manifests.errors import ConfigurationError
 
 _TRACING = ("tracer_address", "trace_url")
@@ -225,16 +225,15 @@ def _named() -> set[str]:
 
 
 class _Kinds(Group):
-    """A group with one command per kind; its options are those of the kind's request."""
+    """A group with one command per kind that has a request, whose options are those of the request."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Returns the names of the kinds that can be imported and have a request."""
-        offered = offered_kinds()
-        return sorted(kind.name for kind in every_kind() if kind.name in offered and kind.request is not None)
+        return sorted(kind.name for kind in every_kind() if kind.request is not None)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Creates the command of a kind."""
-        if cmd_name not in offered_kinds():
+        if cmd_name not in known_kinds():
             return None
         kind = find_kind(cmd_name)
         if kind.request is None:
@@ -252,7 +251,7 @@ class _Kinds(Group):
 
 @click.command("measure", cls=_Kinds)
 def measure() -> None:
-    """Measure a mix of models, or run a plug-in's kind; each kind is a command."""
+    """Run a kind of measurement: memory, a mix of models, and those that plug-ins add."""
 
 
 def _measure(name: str, given: dict[str, Any]) -> None:

@@ -321,6 +321,7 @@ PLOTS: Mapping[str, str] = MappingProxyType(
         "weak_scaling": "inferometer.evaluators.kinds.training.kind:ScalingPlot",
         "strong_scaling": "inferometer.evaluators.kinds.training.kind:ScalingPlot",
         "operators": "inferometer.evaluators.kinds.operators.kind:OperatorsPlot",
+        "memory": "inferometer.evaluators.kinds.memory.kind:MemoryPlot",
     }
 )
 """The pictures by the names of their reports, as ``module:class``; each is imported on first use."""

@@ -28,6 +28,7 @@ _BUILT_IN: Mapping[str, str] = MappingProxyType(
         "training": f"{_HERE}training.kind:TrainingKind",
         "ingestion": f"{_HERE}ingestion.kind:IngestionKind",
         "operators": f"{_HERE}operators.kind:OperatorsKind",
+        "memory": f"{_HERE}memory.kind:MemoryKind",
     }
 )
 
@@ -37,11 +38,6 @@ def known_kinds() -> Mapping[str, str]:
     """Returns the kinds as ``"module:Class"`` by name: the built-in kinds, then those of plug-ins."""
     announced = {point.name: point.value for point in metadata.entry_points(group=ENTRY_POINTS)}
     return {**_BUILT_IN, **{name: value for name, value in announced.items() if name not in _BUILT_IN}}
-
-
-def offered_kinds() -> tuple[str, ...]:
-    """Returns the names of the kinds of ``agent measure``: those of plug-ins, and the mix of models."""
-    return tuple(name for name in known_kinds() if name not in _BUILT_IN or name == "mix")
 
 
 @cache

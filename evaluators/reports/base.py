@@ -212,6 +212,7 @@ REPORTS: Mapping[str, str] = MappingProxyType(
         "weak_scaling": "inferometer.evaluators.kinds.training.report:WeakScalingReport",
         "strong_scaling": "inferometer.evaluators.kinds.training.report:StrongScalingReport",
         "operators": "inferometer.evaluators.kinds.operators.report:OperatorsReport",
+        "memory": "inferometer.evaluators.kinds.memory.kind:MemoryReport",
     }
 )
 ALIASES: Mapping[str, str] = MappingProxyType(

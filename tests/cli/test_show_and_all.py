@@ -25,6 +25,7 @@ OTHERS = (
     "weak_scaling",
     "strong_scaling",
     "operators",
+    "memory",
 )
 """The reports on other kinds of measurement."""
 REPORT = ("info", "evaluation")

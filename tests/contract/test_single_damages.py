@@ -34,6 +34,7 @@ from tests.contract.store_fixtures import StoreBackend, make_evaluation, make_pr
 from tests.contract.test_condition_stores import CONDITIONS
 from tests.contract.test_span_stores import traced_evaluation
 from tests.ingestion_evaluations import few
+from tests.memory_points import MEASURED
 from tests.operator_evaluations import several
 from tests.reports.loads import overloaded, searched, silenced
 from tests.training_evaluations import make_training
@@ -77,6 +78,7 @@ KINDS: Mapping[str, Callable[[], Evaluation[Any]]] = {
     "training": training,
     "ingestion": lambda: few(make_evaluation()),
     "operators": lambda: several(make_evaluation()),
+    "memory": lambda: replace(make_evaluation(), measurement=MEASURED),
 }
 
 

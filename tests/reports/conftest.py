@@ -23,6 +23,7 @@ from inferometer.manifests.loader import parse_manifest
 from inferometer.manifests.schema import ModelManifest
 from tests.evaluations import changed
 from tests.ingestion_evaluations import few, many
+from tests.memory_points import MEASURED
 from tests.reported_operators import operators_in
 from tests.reported_operators import several as operators
 from tests.reports.loads import (
@@ -222,5 +223,6 @@ def given(
     each = {"labels": ["cat", "dog"], "F1": [0.5, 0.25], "true": [3, 1], "predicted": [2, 2]}
     scores = TaskResult("classification", "F1", 4, (Score("F1", 0.375),), {"per_class": each})
     loads["classes"] = [changed(evaluation, task_result=scores) for evaluation in shallow]
+    loads["memory"] = [changed(evaluation, measurement=MEASURED) for evaluation in shallow]
     loads["operators"] = [operators(shallow[0]), operators_in("MXNet", shallow[0])]
     return {name: loads.get(name, shallow if name in SHALLOW else deep) for name in PLOTS}

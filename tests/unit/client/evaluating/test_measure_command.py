@@ -31,7 +31,7 @@ class NapKind(Kind[object]):
 
 
 def test_a_request_without_a_system_has_no_options_of_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predict, "offered_kinds", lambda: ("naps",))
+    monkeypatch.setattr(predict, "known_kinds", lambda: ("naps",))
     monkeypatch.setattr(predict, "find_kind", lambda name: NapKind())
 
     command = predict.measure.get_command(click.Context(predict.measure), "naps")
@@ -43,18 +43,15 @@ def test_a_request_without_a_system_has_no_options_of_models(monkeypatch: pytest
     assert not {"model_name", "gpu", "agent_address"} & names
 
 
-def test_the_mix_is_offered_without_plug_ins() -> None:
+def test_only_kinds_with_a_request_are_commands() -> None:
     shown = CliRunner().invoke(predict.measure, ["--help"])
+    refused = CliRunner().invoke(predict.measure, ["load"])
 
     assert shown.exit_code == 0, shown.output
+    assert "memory" in shown.output
     assert "mix" in shown.output
-    assert "load" not in shown.output.partition("Commands")[2].partition("mix")[0]
-
-
-def test_a_kind_without_a_request_is_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predict, "offered_kinds", lambda: ("load",))
-
-    assert CliRunner().invoke(predict.measure, ["--help"]).exit_code == 0
+    assert "load" not in shown.output.split("Commands")[1]
+    assert str(refused.exception) == "kind load declares no request, so it has no command"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Measurement of memory by batch size, and of the largest batch that fits into a limit."""

@@ -1,0 +1,241 @@
+"""Memory in fresh processes: known sizes, limits, killed processes, stops, and models of each framework."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+import inferometer
+from inferometer.agent.inference.stages import BatchResult, InputFailure, Stage, StageTimes
+from inferometer.agent.preprocessing.inputs import Tensors
+from inferometer.evaluators.evaluation import Evaluation, Status
+from inferometer.evaluators.jobs.job import JobCallbacks, JobStart
+from inferometer.evaluators.kinds.memory.job import memory_job
+from inferometer.evaluators.kinds.memory.kind import MemoryKind, MemoryReport
+from inferometer.evaluators.kinds.memory.measurement import MIB, MemoryMeasurement, MemoryRequest
+from inferometer.manifests.errors import ArtifactError, EvaluationInterrupted, InferometerError
+from tests.reports.conftest import on_cpu
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux alone has it")
+_KEPT: list[Any] = []
+
+
+@dataclass(frozen=True)
+class Known:
+    """Resources whose framework takes 40 MiB, whose model takes 80, and each input of a batch ``each_mib``.
+
+    ``fails`` is called with the size of a batch before it is predicted, and returns a message or nothing.
+    """
+
+    each_mib: float = 4.0
+    fails: Callable[[int], str | None] = lambda _: None
+    model_mib: int = 80
+    catalog: None = None
+
+    @property
+    def registry(self) -> Any:
+        return SimpleNamespace(find=lambda _: SimpleNamespace(load=lambda: _keep(40)))
+
+    def find_model(self, request: object) -> Any:
+        return on_cpu().system.manifest
+
+    def open_loadable(self, request: object, *, notify: object) -> Any:
+        _keep(self.model_mib)
+        return KnownSystem(self)
+
+
+class KnownSystem:
+    description = replace(on_cpu().system, agent="local")
+
+    def __init__(self, resources: Known) -> None:
+        self._resources = resources
+
+    def predict_tensor(self, batch: Tensors) -> BatchResult:
+        [array] = batch.values()
+        failure = self._resources.fails(len(array))
+        np.ones(int(len(array) * self._resources.each_mib * MIB), np.uint8)  # is freed again
+        failures = (InputFailure("0", Stage.PREDICT, failure),) if failure else ()
+        return BatchResult((), None, failures, StageTimes(0, 0, 0, 0))
+
+
+def _keep(mib: int) -> None:
+    _KEPT.append(np.ones(mib * MIB, np.uint8))
+
+
+def _no_failure(size: int) -> None:
+    return None
+
+
+def _killed_from_20(size: int) -> None:
+    if size >= 20:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _killed(size: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _refused(size: int) -> str:
+    return "the shape does not fit"
+
+
+def measured(
+    resources: Known, callbacks: JobCallbacks | None = None, **given: Any
+) -> Evaluation[MemoryMeasurement]:
+    request = MemoryRequest(**{"repeat": 1, "predictions": 2, **given})
+    [found] = memory_job(request).run(cast("Any", resources), callbacks or JobCallbacks())
+    return found
+
+
+def data_mib(evaluation: Evaluation[MemoryMeasurement]) -> list[float]:
+    return [cast("float", row["data_mib"]) for row in MemoryReport().rows([evaluation])]
+
+
+def test_known_sizes_are_found_and_the_largest_batch_is_foretold_and_tried() -> None:
+    started: list[JobStart] = []
+    sizes, limit_mib = (8, 24), 600
+
+    found = measured(
+        Known(fails=_no_failure),
+        JobCallbacks(on_start=started.append),
+        batch_sizes=sizes,
+        memory_limit_mib=limit_mib,
+        tries=2,
+    )
+
+    first, second, *_ = MemoryReport().rows([found])
+    assert found.status is Status.COMPLETE
+    assert first["framework_mib"] == pytest.approx(40, rel=0.02)
+    assert first["model_mib"] == pytest.approx(80, rel=0.02)
+    assert second["batch_mib"] == pytest.approx(24 * 4, rel=0.02)
+    line = found.measurement.line(0)
+    assert line is not None
+    assert line.slope / MIB == pytest.approx(4, rel=0.02)
+    capacity = found.measurement.capacity(0)
+    assert capacity["error_percent"] == pytest.approx(0, abs=2)
+    # what does not fit at the true largest fits no more than the limit allows
+    assert line.base / MIB + 4 * cast("float", capacity["largest_batch"]) == pytest.approx(
+        limit_mib, rel=0.02
+    )
+    assert len(started) == 1
+
+
+def test_sizes_are_chosen_up_to_nearly_the_limit() -> None:
+    found = measured(Known(each_mib=16, fails=_no_failure), memory_limit_mib=600, tries=0)
+
+    sizes = [each["batch_size"] for each in found.measurement.points]
+    assert sizes[:2] == [1, 8]
+    assert 0.9 * 600 < data_mib(found)[-1] < 600
+
+
+@pytest.mark.parametrize(
+    ("limit_mib", "fails", "largest"),
+    [
+        pytest.param(160, _no_failure, 0, id="the model does not fit"),
+        pytest.param(2000, _killed_from_20, None, id="killed under the limit"),
+    ],
+)
+def test_out_of_memory_is_a_result(
+    limit_mib: int, fails: Callable[[int], str | None], largest: int | None
+) -> None:
+    found = measured(Known(fails=fails), batch_sizes=(1, 2), memory_limit_mib=limit_mib, tries=1)
+
+    *_, last = MemoryReport().rows([found])
+    assert found.status is Status.COMPLETE
+    assert found.measurement.capacity(0)["largest_batch"] == largest
+    assert last["outcome"] == "does not fit"
+    assert last["failure"] == "out of memory" if largest == 0 else "SIGKILL" in str(last["failure"])
+
+
+@pytest.mark.parametrize(
+    ("fails", "reason"), [(_killed, "ended by SIGKILL"), (_refused, "the shape does not fit")]
+)
+def test_a_model_that_predicts_no_batch_gives_a_failed_evaluation(
+    fails: Callable[[int], str | None], reason: str
+) -> None:
+    found = measured(Known(fails=fails), memory_limit_mib=900)
+
+    assert found.status is Status.FAILED
+    assert reason in MemoryKind().unanswered(found.measurement)
+    assert [row["outcome"] for row in MemoryReport().rows([found])] == ["failed"]
+
+
+def test_after_a_stop_the_processes_that_have_ended_are_kept() -> None:
+    asked: list[bool] = []
+
+    def stop() -> bool:
+        asked.append(len(asked) >= 1)
+        return asked[-1]
+
+    found = measured(Known(fails=_no_failure), JobCallbacks(stop_requested=stop), batch_sizes=(1, 2))
+
+    assert found.status is Status.INTERRUPTED
+    assert [each["batch_size"] for each in found.measurement.points] == [1]
+    with pytest.raises(EvaluationInterrupted):
+        measured(Known(), JobCallbacks(stop_requested=lambda: True))
+
+
+def _no_file(size: int) -> str:
+    raise ArtifactError("model.onnx: is missing")
+
+
+def test_an_error_of_the_model_is_raised() -> None:
+    with pytest.raises(InferometerError, match="is missing"):
+        measured(Known(fails=_no_file), batch_sizes=(1, 2))
+
+
+@pytest.mark.parametrize("framework", ["ONNXRuntime", "PyTorch", "MXNet"])
+def test_a_model_of_each_framework_is_measured(
+    framework: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setenv("AGENT_DATA_DIR", str(tmp_path))
+    found = inferometer.measure(
+        "memory",
+        framework=framework,
+        publish=False,
+        batch_sizes=(1024,),
+        repeat=1,
+        predictions=1,
+        memory_limit=2000,
+        tries=0,
+    )
+
+    [row] = MemoryReport().rows([found])
+    assert found.measurement.options["batch_sizes"] == (1024,)
+    assert found.measurement.capacity(0)["foretold_batch"] is None  # of one size
+    assert all(cast("float", row[key]) > 0 for key in ("framework_mib", "model_mib", "data_mib"))
+    assert cast("float", row["batch_mib"]) > 1024 * 8 * 8 * 4 / MIB  # the inputs alone
+
+
+LIMITS_MIB = {"DigitsCNN": 500, "DeepMNIST": 700, "AcousticModel": 900, "ResNet18": 900}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["PyTorch", "MXNet", "ONNXRuntime"])
+@pytest.mark.parametrize("model", LIMITS_MIB)
+def test_the_foretold_batch_is_right_to_5_percent(
+    model: str, framework: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AGENT_DATA_DIR", str(tmp_path))
+    found = inferometer.measure(
+        "memory",
+        model,
+        framework=framework,
+        weights="pretrained" if model == "DigitsCNN" else "random",
+        publish=False,
+        predictions=2,
+        memory_limit=LIMITS_MIB[model] + 300 * (framework == "MXNet"),
+    )
+
+    error_percent = found.measurement.capacity(0)["error_percent"]
+    assert error_percent is not None
+    # ONNX Runtime takes memory in blocks that double, but settles for less under a limit: more can fit
+    assert (-50 if framework == "ONNXRuntime" else -5) <= error_percent <= 5

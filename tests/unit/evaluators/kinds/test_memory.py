@@ -1,0 +1,234 @@
+"""Memory: the line and its interval by hand, the search, the limit, the wrong input, and the report."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inferometer.agent.hardware.environment import Device, DeviceKind
+from inferometer.agent.inference.session import SessionOptions
+from inferometer.evaluators.drawing.charts import PointChart, find_plot
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.jobs.job import SystemRequest
+from inferometer.evaluators.kinds.memory.job import available_bytes, memory_job, read_memory
+from inferometer.evaluators.kinds.memory.kind import MemoryKind, MemoryReport
+from inferometer.evaluators.kinds.memory.measurement import (
+    MIB,
+    Line,
+    MemoryMeasurement,
+    MemoryRequest,
+    data_bytes,
+    search_largest,
+)
+from inferometer.manifests.errors import ConfigurationError
+from tests.evaluations import changed
+from tests.memory_points import MEASURED
+from tests.reports.conftest import on_cpu
+
+
+def test_a_line_is_that_of_least_squares_with_its_interval() -> None:
+    line = Line.of([(1, 10.0), (1, 14.0), (3, 20.0), (3, 16.0)])
+
+    # by hand: x̄ = 2, ȳ = 15, Σ(x-x̄)(y-ȳ) = 12, Σ(x-x̄)² = 4; residuals ±2, of 2 degrees of freedom
+    assert line is not None
+    assert line.slope == pytest.approx(3.0)
+    assert line.base == pytest.approx(9.0)
+    assert line.error == pytest.approx(math.sqrt(8))
+    batch, reach = line.batch_within(39.0)
+    assert batch == 10
+    assert reach == pytest.approx(4.303 * math.sqrt(8) / 3 * math.sqrt(1 + 1 / 4 + 64 / 4))
+
+
+@pytest.mark.parametrize(
+    ("points", "sizes", "batch"),
+    [
+        pytest.param([(1, 50.0), (2, 50.0), (10, 100.0), (20, 150.0)], (10, 20), 30, id="flat at first"),
+        pytest.param([(1, 50.0), (2, 60.0), (4, 80.0)], (1, 2, 4), 16, id="straight"),
+        pytest.param(
+            [(1, 50.0), (1, 54.0), (2, 61.0), (3, 72.0), (3, 71.0)], (1, 1, 2, 3, 3), 16, id="noise"
+        ),
+    ],
+)
+def test_smaller_sizes_beyond_a_bend_are_left_out(
+    points: list[tuple[int, float]], sizes: tuple[int, ...], batch: int
+) -> None:
+    line = Line.of(points)
+
+    assert line is not None
+    assert line.sizes == sizes
+    assert line.batch_within(200.0)[0] == batch
+
+
+@pytest.mark.parametrize("points", [[(4, 10.0)], [(4, 10.0), (4, 12.0)], [(1, 10.0), (2, 9.0)], []])
+def test_there_is_no_line_through_one_size_or_down(points: list[tuple[int, float]]) -> None:
+    assert Line.of(points) is None
+
+
+@pytest.mark.parametrize(
+    ("foretold", "largest", "tries", "within", "most"),
+    [
+        pytest.param(1000, 1000, 8, 5, 5, id="right"),
+        pytest.param(1000, 1060, 12, 5, 9, id="too small"),
+        pytest.param(1000, 700, 12, 3, 12, id="too large"),
+        pytest.param(3, 3, 8, 0, 2, id="few"),
+        pytest.param(0, 0, 8, 0, 1, id="none fits"),
+        pytest.param(40, 0, 12, 0, 12, id="none fits, but is foretold"),
+        pytest.param(1000, 5000, 3, None, 3, id="tries used up"),
+        pytest.param(1000, 1000, 0, None, 0, id="no tries"),
+    ],
+)
+def test_the_largest_is_found_in_few_tries(
+    foretold: int, largest: int, tries: int, within: int | None, most: int
+) -> None:
+    tried: list[int] = []
+
+    def fits(size: int) -> bool:
+        tried.append(size)
+        return size <= largest
+
+    search_largest(foretold, fits, tries)
+
+    assert len(tried) <= most
+    assert len(set(tried)) == len(tried)
+    if within is not None:
+        assert largest - max((size for size in tried if size <= largest), default=0) <= within
+        assert min(size for size in tried if size > largest) - largest <= within + 1
+
+
+def test_data_is_what_there_is_and_what_was_freed_since_the_peak() -> None:
+    assert data_bytes({"VmData": 500, "VmHWM": 350, "VmRSS": 200}) == 650
+
+
+def test_a_reading_covers_what_was_freed_and_not_the_stage_before() -> None:
+    taken = np.ones(96 * MIB, np.uint8)
+    before = read_memory()
+    del taken
+    after = read_memory()
+
+    assert before["VmHWM"] - after["VmRSS"] >= 90 * MIB
+    assert data_bytes(after) == pytest.approx(data_bytes(before), rel=0.02)
+    assert data_bytes(read_memory()) <= data_bytes(after) - 90 * MIB
+
+
+@pytest.mark.parametrize(
+    ("group", "files", "available"),
+    [
+        ("0::/job", {"job/memory.max": "3000", "job/memory.current": "1000"}, 2000),
+        ("0::/job/step", {"job/memory.max": "900", "job/memory.current": "1000"}, 0),
+        ("0::/job", {"job/memory.max": "max", "job/memory.current": "1000"}, None),
+        (
+            "4:memory:/job",
+            {"memory/job/memory.limit_in_bytes": "700", "memory/job/memory.usage_in_bytes": "300"},
+            400,
+        ),
+        ("0::/gone", {}, None),
+    ],
+)
+def test_a_control_group_bounds_what_is_available(
+    group: str, files: dict[str, str], available: int | None, tmp_path: Path
+) -> None:
+    for name, text in {
+        "proc/self/cgroup": f"{group}\n",
+        **{f"groups/{n}": t for n, t in files.items()},
+    }.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="ascii")
+
+    found = available_bytes(tmp_path / "proc", tmp_path / "groups")
+
+    assert found == available if available is not None else found > MIB
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"batch_sizes": (4, 0)}, "batch_sizes is 0; it must be at least 1"),
+        ({"sequence_lengths": (-1,)}, "sequence_lengths is -1; it must be at least 1"),
+        ({"memory_limit_mib": 0}, "memory_limit is 0; it must be at least 1"),
+        ({"repeat": 0}, "repeat is 0; it must be at least 1"),
+        ({"tries": -1}, "tries is -1; it must be at least 0"),
+        ({"predictions": 1.5}, "predictions is 1.5; it must be a whole number"),
+        ({"system": SystemRequest(agents=("h:1",))}, "leave out agent and gpu"),
+        (
+            {"system": SystemRequest(session=SessionOptions(device=Device(DeviceKind.GPU)))},
+            "leave out agent and gpu",
+        ),
+    ],
+)
+def test_wrong_input_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        memory_job(MemoryRequest(**given))
+
+
+@pytest.fixture
+def evaluation() -> Evaluation[Any]:
+    return changed(on_cpu(), measurement=MEASURED)
+
+
+def test_the_figures_of_a_row_are_differences_of_its_readings(evaluation: Evaluation[Any]) -> None:
+    first, second, *tried = MemoryReport().rows([evaluation])
+
+    assert set(first) == {column.key for column in MemoryReport.columns}
+    # 10 MiB of Python, 20 of framework, 30 of model with a peak of 35, and 40 a batch of 4
+    assert [first[key] for key in ("framework_mib", "model_mib", "batch_mib", "peak_mib")] == [20, 30, 40, 90]
+    assert [first[key] for key in ("load_peak_mib", "anonymous_mib", "file_mib")] == [65, 70, 30]
+    assert [first["data_mib"], second["data_mib"]] == [240, 280]
+    assert (first["outcome"], first["processes"]) == ("measured", 2)
+    assert [(row["batch_size"], row["outcome"]) for row in tried] == [(20, "fits"), (21, "does not fit")]
+    assert tried[1]["failure"] == "the process ended by SIGKILL"
+    assert tried[1]["peak_mib"] is None
+
+
+def test_the_largest_batch_is_foretold_from_the_line_and_known_from_the_tries(
+    evaluation: Evaluation[Any],
+) -> None:
+    found = MEASURED.capacity(0)
+
+    assert found["foretold_batch"] == 20  # 200 MiB, and 10 for each input, of 400
+    assert found["largest_batch"] == 20
+    assert found["error_percent"] == 0.0
+    assert dict(MemoryKind().summary(evaluation)) == {
+        "limit": "400 MiB of data",
+        "largest batch": "20; foretold 20, +0.0 % off",
+    }
+
+
+def test_a_model_that_does_not_fit_at_all_has_a_largest_batch_of_0() -> None:
+    points = [*MEASURED.points[:4], {**MEASURED.points[-1], "batch_size": 1}]
+
+    assert MemoryMeasurement(points, 10 * MIB, 1).capacity(0)["largest_batch"] == 0
+
+
+def test_the_measurement_is_the_same_after_storing(evaluation: Evaluation[Any]) -> None:
+    document, parts = MemoryKind().to_documents(evaluation, "x")
+
+    restored = MemoryKind().from_documents({"measurement": document, "elapsed_ns": 5}, parts)
+
+    assert [dict(each) for each in restored.points] == [dict(each) for each in MEASURED.points]
+    assert restored.capacity(0) == MEASURED.capacity(0)
+    assert restored.options == {"memory_limit_mib": 400, "batch_sizes": [4, 8]}
+
+
+def test_the_command_that_repeats_it_has_lists_with_commas(evaluation: Evaluation[Any]) -> None:
+    line = MemoryKind().again(evaluation).line
+
+    assert line.startswith("agent measure memory --model_name=DigitsCNN")
+    assert line.endswith("--batch_sizes=4,8 --memory_limit=400")
+
+
+def test_the_picture_has_the_points_the_line_and_the_limit(evaluation: Evaluation[Any]) -> None:
+    drawing = find_plot("memory").draw([evaluation], list(MemoryReport().rows([evaluation])))
+
+    assert drawing is not None
+    [chart] = drawing.charts
+    assert isinstance(chart, PointChart)
+    assert [rule.at for rule in chart.rules] == [400]
+    line, measured, fits = chart.series
+    assert (measured.x, measured.y) == ((4, 8), (240, 280))
+    assert (fits.x, fits.y) == ((20,), (398,))
+    assert (line.x, line.y) == ((4, 20), pytest.approx((240, 400)))
