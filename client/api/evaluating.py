@@ -23,7 +23,7 @@ from inferometer.evaluators.jobs.job import DatasetChoice, Job
 from inferometer.evaluators.jobs.options import MODEL, check_options, needs_system, options_of, values_of
 from inferometer.evaluators.kinds.batches.job import SweepCell, evaluation_job, sweep_job
 from inferometer.evaluators.kinds.batches.plot import drawing_of
-from inferometer.evaluators.kinds.registry import find_kind, plugged_kinds
+from inferometer.evaluators.kinds.registry import find_kind, measured_kinds
 from inferometer.evaluators.scoring.rows import COLUMNS, rows_of
 from inferometer.evaluators.scoring.score import ScoredPredictions, ScoreRequest
 from inferometer.evaluators.scoring.score import score as score_job
@@ -160,7 +160,7 @@ def _values(name: str, given: Any) -> list[Any]:
 def measure(
     kind: str, model: str | os.PathLike[str] | object = MODEL, *, publish: bool = True, **options: Any
 ) -> Evaluation[Any]:
-    """Runs a kind of measurement that a plug-in adds, like ``agent measure``, and returns the evaluation.
+    """Runs a kind of measurement, such as that of a plug-in, like ``agent measure``; returns the evaluation.
 
     Args:
         kind: The name of the kind.
@@ -173,15 +173,15 @@ def measure(
         InferometerError: The model cannot be opened.
         StoreError: The evaluation was not published; the message names the file that holds it.
     """
-    if kind not in plugged_kinds():
-        raise ConfigurationError(f'unknown kind "{kind}"; {suggestion(kind, plugged_kinds())}')
+    if kind not in measured_kinds():
+        raise ConfigurationError(f'unknown kind "{kind}"; {suggestion(kind, measured_kinds())}')
     found = find_kind(kind)
     if found.request is None:
         raise ConfigurationError(f"kind {kind} declares no request, so it has no function")
     needs, invocation = needs_system(found.request), library_invocation()
-    system = SystemArguments(options) if needs else None
     known = [each.argument for each in options_of(found.request)]
     values = values_of(found.request, options, arguments=True)
+    system = SystemArguments(options) if needs else None
     for name in options:
         raise ConfigurationError(f'unknown option "{name}" of {kind}; {suggestion(name, known)}')
     if system is not None:

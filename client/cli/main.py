@@ -28,7 +28,7 @@ _COMMANDS = {
     "export": "Export a model as an ONNX file.",
     "info": "Reports on evaluations, models, frameworks and this machine.",
     "manifest": "Check manifests, write one for a model's file, and print their schema.",
-    "measure": "Run the kinds of measurement that plug-ins add; each kind is a command.",
+    "measure": "Run other kinds of measurement, including those of plug-ins; each kind is a command.",
     "op": "Benchmark single operators in several frameworks.",
     "plan": "Run many experiments that a file describes, resume them, and report on them.",
     "predict": "Evaluate a model and publish the results.",
@@ -38,6 +38,7 @@ _COMMANDS = {
     "slurm": "Write job scripts for clusters that run Slurm.",
     "status": "Show the health of a served agent.",
     "trace": "Export stored traces for other programs.",
+    "tune": "Find the serving configuration with the highest rate within a latency bound.",
     "web": "Serve evaluations as a page, live.",
 }
 """The help of each command. A command is the function with its name, by default in a module of that name."""
@@ -53,6 +54,7 @@ _MODULES = {
     "plan": "inferometer.client.plan.command",
     "report": f"{_FOLDER}.show",
     "status": f"{_FOLDER}.agents",
+    "tune": f"{_FOLDER}.predict",
     "web": f"{_FOLDER}.serve",
 }
 """The modules of the commands that are not in the module with their name."""

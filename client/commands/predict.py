@@ -1,4 +1,4 @@
-"""``agent predict`` and ``agent measure``: evaluate or load-test a model, and run the kinds of plug-ins."""
+"""``agent predict``, ``agent tune`` and ``agent measure``: evaluate, load-test, tune or measure a model."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ from inferometer.client.cli.options import (
     publication_options,
     request_options,
     system_options,
+    system_options_beside,
     tracer_options,
 )
 from inferometer.evaluators.jobs.options import needs_system, values_of
 from inferometer.evaluators.jobs.request import BatchSystemOptions, DatasetOptions
 from inferometer.evaluators.kinds.batches.request import BatchOptions, EvaluationRequest, UrlsOptions
 from inferometer.evaluators.kinds.load.request import LoadRequest, MaxQpsRequest, WorkloadRequest
-from inferometer.evaluators.kinds.registry import every_kind, find_kind, plugged_kinds
+from inferometer.evaluators.kinds.registry import every_kind, find_kind, measured_kinds
+from inferometer.evaluators.kinds.tuning.request import TuningRequest
 from inferometer.manifests.errors import ConfigurationError
 
 _TRACING = ("tracer_address", "trace_url")
@@ -212,32 +214,23 @@ def _named() -> set[str]:
 
 
 class _Kinds(Group):
-    """A group with one command per plug-in kind; its options are those of the kind's request."""
+    """A group with one command per kind; its options are those of the kind's request."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Returns the names of the kinds that can be imported and have a request."""
-        plugged = plugged_kinds()
-        return sorted(kind.name for kind in every_kind() if kind.name in plugged and kind.request is not None)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Lists the commands, or says that there are none."""
-        super().format_commands(ctx, formatter)
-        if not self.list_commands(ctx):
-            formatter.write_paragraph()
-            formatter.write_text(
-                "No kind is installed: a plug-in adds one by the entry point inferometer.kinds."
-            )
+        known = measured_kinds()
+        return sorted(kind.name for kind in every_kind() if kind.name in known and kind.request is not None)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Creates the command of a kind."""
-        if cmd_name not in plugged_kinds():
+        if cmd_name not in measured_kinds():
             return None
         kind = find_kind(cmd_name)
         if kind.request is None:
             raise ConfigurationError(f"kind {cmd_name} declares no request, so it has no command")
 
         every = (
-            system_options
+            system_options_beside(kind.request)
             if needs_system(kind.request)
             else options(database_options, publication_options, heading=OUTPUT)
         )
@@ -248,7 +241,22 @@ class _Kinds(Group):
 
 @click.command("measure", cls=_Kinds)
 def measure() -> None:
-    """Run the kinds of measurement that plug-ins add; each kind is a command."""
+    """Run other kinds of measurement, including those of plug-ins; each kind is a command."""
+
+
+tuning_options = options(system_options_beside(TuningRequest), request_options(TuningRequest))
+"""Adds the options of a tuning."""
+
+
+@click.command(cls=Command)
+@tuning_options
+def tune(**given: Any) -> None:
+    """Find the serving configuration with the highest rate within a latency bound.
+
+    Instances, threads, batch sizes and delays of a model in this process race on the same arrivals. Losers
+    are stopped early. The answer has an interval, and the probability that another configuration is better.
+    """
+    _measure("tuning", given)
 
 
 def _measure(name: str, given: dict[str, Any]) -> None:

@@ -319,6 +319,7 @@ PLOTS: Mapping[str, str] = MappingProxyType(
         "weak_scaling": "inferometer.evaluators.kinds.training.kind:ScalingPlot",
         "strong_scaling": "inferometer.evaluators.kinds.training.kind:ScalingPlot",
         "operators": "inferometer.evaluators.kinds.operators.kind:OperatorsPlot",
+        "tuning": "inferometer.evaluators.kinds.tuning.kind:TuningPlot",
     }
 )
 """The pictures by the names of their reports, as ``module:class``; each is imported on first use."""

@@ -228,6 +228,8 @@ class Option:
         if value is None or (value == self.asked and not whole):
             return
         flag, text = next(each for each in self.flags if each.startswith("--")), plain(value)
+        if isinstance(text, list | tuple):
+            text = ",".join(map(str, text))
         if isinstance(text, bool):
             yield flag if text and self.asked is not None else f"{flag}={str(text).lower()}"
         else:

@@ -27,8 +27,11 @@ _BUILT_IN: Mapping[str, str] = MappingProxyType(
         "training": f"{_HERE}training.kind:TrainingKind",
         "ingestion": f"{_HERE}ingestion.kind:IngestionKind",
         "operators": f"{_HERE}operators.kind:OperatorsKind",
+        "tuning": f"{_HERE}tuning.kind:TuningKind",
     }
 )
+_MEASURED = ("tuning",)
+"""The built-in kinds whose command ``agent measure`` makes from their request."""
 
 
 @cache
@@ -38,9 +41,9 @@ def known_kinds() -> Mapping[str, str]:
     return {**_BUILT_IN, **{name: value for name, value in announced.items() if name not in _BUILT_IN}}
 
 
-def plugged_kinds() -> tuple[str, ...]:
-    """Returns the names of the kinds that plug-ins provide."""
-    return tuple(name for name in known_kinds() if name not in _BUILT_IN)
+def measured_kinds() -> tuple[str, ...]:
+    """Returns the names of the kinds that ``agent measure`` runs: some built-in ones, and all of plug-ins."""
+    return tuple(name for name in known_kinds() if name not in _BUILT_IN or name in _MEASURED)
 
 
 @cache

@@ -210,6 +210,7 @@ REPORTS: Mapping[str, str] = MappingProxyType(
         "weak_scaling": "inferometer.evaluators.kinds.training.report:WeakScalingReport",
         "strong_scaling": "inferometer.evaluators.kinds.training.report:StrongScalingReport",
         "operators": "inferometer.evaluators.kinds.operators.report:OperatorsReport",
+        "tuning": "inferometer.evaluators.kinds.tuning.kind:TuningReport",
     }
 )
 ALIASES: Mapping[str, str] = MappingProxyType(

@@ -34,6 +34,7 @@ from tests.perf import (
     tracing,
     training_steps,
     triton_peer,
+    tuning,
 )
 from tests.perf.ratios import Row, print_table
 
@@ -125,6 +126,7 @@ SECTIONS: Mapping[str, Callable[[_Given], _Tables]] = {
         rate_search.measure_mlserver,
         "max_qps_mlserver: skipped; set INFEROMETER_MLSERVER_PYTHON to a Python with MLServer",
     ),
+    "tuning": _of("agent tune on simulated hosts, beside max-qps for every configuration", tuning.measure),
     "batching": _of("Dynamic batching in a served agent", batching.measure),
     "mlserver": _of(
         "A served agent against MLServer, ModelInfer",

@@ -26,9 +26,10 @@ from tests.evaluations import changed
 from tests.ingestion_evaluations import few, many
 from tests.reported_operators import operators_in
 from tests.reported_operators import several as operators
-from tests.reports.loads import calm, closed, hopeless, overloaded, searched, unlimited
+from tests.reports.loads import calm, closed, hopeless, loaded, overloaded, searched, unlimited
 from tests.reports.pictures import LOADS, SHALLOW, traced
 from tests.training_evaluations import make_training
+from tests.tuned_hosts import tuned_host
 
 MACHINE = Environment(
     hostname="bench-1",
@@ -204,5 +205,6 @@ def given(
     each = {"labels": ["cat", "dog"], "F1": [0.5, 0.25], "true": [3, 1], "predicted": [2, 2]}
     scores = TaskResult("classification", "F1", 4, (Score("F1", 0.375),), {"per_class": each})
     loads["classes"] = [changed(evaluation, task_result=scores) for evaluation in shallow]
+    loads["tuning"] = [loaded(shallow[0], 7, tuned_host()), loaded(shallow[1], 8, tuned_host(rate_qps=100.0))]
     loads["operators"] = [operators(shallow[0]), operators_in("MXNet", shallow[0])]
     return {name: loads.get(name, shallow if name in SHALLOW else deep) for name in PLOTS}

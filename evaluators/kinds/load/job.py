@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from inferometer.agent.artifacts.web import fetch_image
@@ -16,8 +17,16 @@ from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.tracing.recorder import TraceLevel, TraceScope
 from inferometer.evaluators.conditions.watch import Watch
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
-from inferometer.evaluators.evaluation import Evaluation, Status, SystemUnderTest, utc_now
-from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobPart, JobResources, JobStart, Notify
+from inferometer.evaluators.evaluation import Evaluation, Status, SystemUnderTest, TensorSystem, utc_now
+from inferometer.evaluators.jobs.job import (
+    Job,
+    JobCallbacks,
+    JobPart,
+    JobResources,
+    JobStart,
+    Notify,
+    SystemRequest,
+)
 from inferometer.evaluators.jobs.options import SPARE_CORES
 from inferometer.evaluators.kinds.batches.job import EvaluationTrace
 from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, RateSearchMeasurement, lag_reason
@@ -57,19 +66,20 @@ class LoadJob:
 
     Args:
         request: The load and the system.
+        write: The new file that a subclass writes to; a workload has the one of its schedule.
 
     Raises:
         ConfigurationError: The load is invalid, or higher than this machine can send on time.
-        OutputError: The file that the schedule is written to exists.
+        OutputError: The file that is written to exists.
     """
 
-    def __init__(self, request: WorkloadRequest | MaxQpsRequest) -> None:
+    def __init__(self, request: WorkloadRequest | MaxQpsRequest, write: Path | None = None) -> None:
         self._request = request
         self._work: Work = plan_work(request)
-        self._schedule_file: OutputFile | None = None
-        if isinstance(request, WorkloadRequest) and request.write_schedule:
-            self._schedule_file = OutputFile(request.write_schedule, appendable=False, replaceable=False)
-            self._schedule_file.refuse_existing()
+        self._file: OutputFile | None = None
+        if path := request.write_schedule if isinstance(request, WorkloadRequest) else write:
+            self._file = OutputFile(path, appendable=False, replaceable=False)
+            self._file.refuse_existing()
 
     def run(
         self, resources: JobResources, callbacks: JobCallbacks | None = None
@@ -120,11 +130,18 @@ class LoadJob:
             system = resources.open_loadable(wanted, notify=callbacks.on_warning)
             opened.enter_context(_closed(system))
             inputs, identity = self._inputs(resources, system, dataset)
-            batching = (request.max_batch_size, request.max_queue_delay_ms, instances)
-            target = make_load_target(system, inputs, *batching)
+            target = self._target(system, inputs, partial(_reopened, resources, wanted))
             opened.enter_context(_closed(target))
             watch = Watch(system.description, None if system.in_process else system)
             yield target, inputs, identity, opened.enter_context(watch)
+
+    def _target(
+        self, system: TensorSystem, inputs: LoadInputs, reopen: Callable[[int], TensorSystem]
+    ) -> LoadTarget:
+        """Returns the target; ``reopen`` opens the model with another number of threads."""
+        request = self._request
+        batching = (request.max_batch_size, request.max_queue_delay_ms, request.instances)
+        return make_load_target(system, inputs, *batching)
 
     def _run_once(
         self,
@@ -143,10 +160,10 @@ class LoadJob:
         )
         trace = LoadTrace(scope, request.traced_share, request.seed) if scope else None
         session = LoadSession(target, limits, trace)
-        if self._schedule_file is not None and isinstance(self._work, Schedule):  # the model is open
-            self._schedule_file.create(self._work.text())
-            self._schedule_file = None
-        callbacks.on_start(JobStart(target.description, inputs.source, len(inputs), described(self._work)))
+        if self._file is not None and isinstance(self._work, Schedule):  # the model is open
+            self._file.create(self._work.text())
+            self._file = None
+        callbacks.on_start(JobStart(target.description, inputs.source, len(inputs), self._described()))
         _warn(target, inputs, request, callbacks.on_warning)
         session.warm_up(request.warm_up_queries)
         watch.begin()
@@ -158,6 +175,8 @@ class LoadJob:
             )
         else:
             measurement, whole = self._measured(session, self._work)
+            if not whole and not any(len(run.queries) for run in session.runs):
+                raise EvaluationInterrupted("stopped before a query was sent; nothing was published")
         runs = [measurement.run] if isinstance(measurement, LoadMeasurement) else measurement.probes
         answered = any(run.queries.count(Outcome.ANSWERED) for run in runs)
         return Evaluation(
@@ -170,6 +189,9 @@ class LoadJob:
             conditions=watch.end(),
             trace_level=scope.recorder.level if scope else TraceLevel.NO_TRACE,
         )
+
+    def _described(self) -> str:
+        return described(self._work)
 
     def _inputs(
         self, resources: JobResources, system: SystemUnderTest, dataset: Dataset | None
@@ -215,9 +237,12 @@ class LoadJob:
             whole = run.stop is not Stop.INTERRUPTED
             lag = lag_in_percentiles(run.queries, run.cut_ns, options.percentile, options.latency_bound_ns)
             measurement = LoadMeasurement(options, replace(run, invalid=lag), 0)
-        if not whole and not any(len(run.queries) for run in session.runs):
-            raise EvaluationInterrupted("stopped before a query was sent; nothing was published")
         return measurement, whole
+
+
+def _reopened(resources: JobResources, request: SystemRequest, threads: int) -> TensorSystem:
+    session = replace(request.session, threads=threads)
+    return resources.open_loadable(replace(request, session=session), notify=lambda _: None)
 
 
 @contextmanager
@@ -267,11 +292,11 @@ def _preprocessor(manifest: ModelManifest, resources: JobResources) -> ModelPrep
         ) from error
 
 
-def load_job(request: WorkloadRequest | MaxQpsRequest) -> Job[Evaluation[Any]]:
-    """Returns the job of a workload or a search; see ``LoadJob``."""
+def load_job(request: WorkloadRequest | MaxQpsRequest, load: LoadJob | None = None) -> Job[Evaluation[Any]]:
+    """Returns the job of a workload or a search, or of another ``load``; see ``LoadJob``."""
     name = request.system.model_name
     stops = "stopping, without waiting for the answers"
-    return Job(LoadJob(request).run, name, f"opening {name}", stops, has_total=False)
+    return Job((load or LoadJob(request)).run, name, f"opening {name}", stops, has_total=False)
 
 
 def plan_work(request: WorkloadRequest | MaxQpsRequest) -> Work:

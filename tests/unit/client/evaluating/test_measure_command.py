@@ -31,7 +31,7 @@ class NapKind(Kind[object]):
 
 
 def test_a_request_without_a_system_has_no_options_of_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predict, "plugged_kinds", lambda: ("naps",))
+    monkeypatch.setattr(predict, "measured_kinds", lambda: ("naps",))
     monkeypatch.setattr(predict, "find_kind", lambda name: NapKind())
 
     command = predict.measure.get_command(click.Context(predict.measure), "naps")
@@ -43,18 +43,16 @@ def test_a_request_without_a_system_has_no_options_of_models(monkeypatch: pytest
     assert not {"model_name", "gpu", "agent_address"} & names
 
 
-def test_without_plug_ins_the_help_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predict, "plugged_kinds", lambda: ())
-
+def test_built_in_kinds_are_listed_beside_those_of_plug_ins() -> None:
     shown = CliRunner().invoke(predict.measure, ["--help"])
 
     assert shown.exit_code == 0, shown.output
-    assert "No kind is installed" in shown.output
-    assert "Commands" not in shown.output
+    assert "tuning" in shown.output
+    assert "rate_search" not in shown.output
 
 
 def test_a_kind_without_a_request_is_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predict, "plugged_kinds", lambda: ("load",))
+    monkeypatch.setattr(predict, "measured_kinds", lambda: ("load",))
 
     assert CliRunner().invoke(predict.measure, ["--help"]).exit_code == 0
 
