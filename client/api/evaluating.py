@@ -227,9 +227,9 @@ def measure_group(
     if found.request is None:
         raise ConfigurationError(f"kind {kind} declares no request, so it has no function")
     needs, invocation = needs_system(found.request), library_invocation()
-    system = SystemArguments(options) if needs else None
     known = [each.argument for each in options_of(found.request)]
     values = values_of(found.request, options, arguments=True)
+    system = SystemArguments(options) if needs else None
     for name in options:
         raise ConfigurationError(f'unknown option "{name}" of {kind}; {suggestion(name, known)}')
     if system is not None:

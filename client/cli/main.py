@@ -38,6 +38,7 @@ _COMMANDS = {
     "slurm": "Write job scripts for clusters that run Slurm.",
     "status": "Show the health of a served agent.",
     "trace": "Export stored traces for other programs.",
+    "tune": "Find the serving configuration with the highest rate within a latency bound.",
     "web": "Serve evaluations as a page, live.",
 }
 """The help of each command. A command is the function with its name, by default in a module of that name."""
@@ -53,6 +54,7 @@ _MODULES = {
     "plan": "inferometer.client.plan.command",
     "report": f"{_FOLDER}.show",
     "status": f"{_FOLDER}.agents",
+    "tune": f"{_FOLDER}.predict",
     "web": f"{_FOLDER}.serve",
 }
 """The modules of the commands that are not in the module with their name."""

@@ -99,13 +99,19 @@ def _type(each: Option) -> Any:
     return FiniteFloatRange(within.least, within.most, min_open=within.open, max_open=open_end)
 
 
-system_options = options(
-    request_options(SystemOptions, heading=MODEL),
-    allocator_option(" An agent has its own."),
-    options(database_options, publication_options, heading=OUTPUT),
-    tls_options,
-    heading=MODEL,
-)
+def system_options_beside(request: type[Any] | None = None) -> Callable[[Any], Any]:
+    """Adds ``system_options``, except for those that the request declares itself."""
+    own = {each.name for each in options_of(request)} if request else ()
+    return options(
+        request_options(SystemOptions, but=own, heading=MODEL),
+        allocator_option(" An agent has its own."),
+        options(database_options, publication_options, heading=OUTPUT),
+        tls_options,
+        heading=MODEL,
+    )
+
+
+system_options = system_options_beside()
 """Adds the options that choose a model, the place where it runs, and the destination of its evaluation."""
 tracer_options = request_options(TraceOptions, heading=OUTPUT)
 """Adds ``tracer_address`` and ``trace_url``."""

@@ -1,4 +1,4 @@
-"""``agent predict`` and ``agent measure``: evaluate or load-test a model, or measure another kind."""
+"""``agent predict``, ``agent tune`` and ``agent measure``: evaluate, load-test, tune or measure a model."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from inferometer.client.cli.options import (
     publication_options,
     request_options,
     system_options,
+    system_options_beside,
     tracer_options,
 )
 from inferometer.evaluators.jobs.options import needs_system, options_of, values_of
@@ -35,6 +36,7 @@ from inferometer.evaluators.jobs.request import BatchSystemOptions, DatasetOptio
 from inferometer.evaluators.kinds.batches.request import BatchOptions, EvaluationRequest, UrlsOptions
 from inferometer.evaluators.kinds.load.request import LoadRequest, MaxQpsRequest, WorkloadRequest
 from inferometer.evaluators.kinds.registry import every_kind, find_kind, known_kinds
+from inferometer.evaluators.kinds.tuning.request import TuningRequest
 from inferometer.manifests.errors import ConfigurationError
 
 _TRACING = ("tracer_address", "trace_url")
@@ -240,7 +242,7 @@ class _Kinds(Group):
             raise ConfigurationError(f"kind {cmd_name} declares no request, so it has no command")
 
         every = (
-            system_options
+            system_options_beside(kind.request)
             if needs_system(kind.request)
             else options(database_options, publication_options, heading=OUTPUT)
         )
@@ -252,6 +254,21 @@ class _Kinds(Group):
 @click.command("measure", cls=_Kinds)
 def measure() -> None:
     """Run a kind of measurement: memory, a mix of models, and those that plug-ins add."""
+
+
+tuning_options = options(system_options_beside(TuningRequest), request_options(TuningRequest))
+"""Adds the options of a tuning."""
+
+
+@click.command(cls=Command)
+@tuning_options
+def tune(**given: Any) -> None:
+    """Find the serving configuration with the highest rate within a latency bound.
+
+    Instances, threads, batch sizes and delays of a model in this process race on the same arrivals. Losers
+    are stopped early. The answer has an interval, and the probability that another configuration is better.
+    """
+    _measure("tuning", given)
 
 
 def _measure(name: str, given: dict[str, Any]) -> None:

@@ -186,7 +186,7 @@ def take_serving(values: dict[str, Any], invocation: Invocation) -> ServingOptio
         raise ConfigurationError("--gpu_device_id requires --gpu")
     session = SessionOptions(
         device=Device(DeviceKind.GPU, gpu_device_id) if gpu else Device(),
-        threads=values.pop("threads"),
+        threads=values.pop("threads") or invocation.configuration.serving.threads,
         weights=Weights(values.pop("weights").lower()),
         seed=values.pop("seed"),
     )

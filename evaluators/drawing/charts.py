@@ -322,6 +322,7 @@ PLOTS: Mapping[str, str] = MappingProxyType(
         "strong_scaling": "inferometer.evaluators.kinds.training.kind:ScalingPlot",
         "operators": "inferometer.evaluators.kinds.operators.kind:OperatorsPlot",
         "memory": "inferometer.evaluators.kinds.memory.kind:MemoryPlot",
+        "tuning": "inferometer.evaluators.kinds.tuning.kind:TuningPlot",
     }
 )
 """The pictures by the names of their reports, as ``module:class``; each is imported on first use."""

@@ -29,6 +29,7 @@ _BUILT_IN: Mapping[str, str] = MappingProxyType(
         "ingestion": f"{_HERE}ingestion.kind:IngestionKind",
         "operators": f"{_HERE}operators.kind:OperatorsKind",
         "memory": f"{_HERE}memory.kind:MemoryKind",
+        "tuning": f"{_HERE}tuning.kind:TuningKind",
     }
 )
 

@@ -193,6 +193,67 @@ def make_load_target(
     )
 
 
+class SwitchedTarget(Closeable):
+    """A model under load that is served in one way after the other; satisfies ``target.LoadTarget``.
+
+    Args:
+        system: The model, which is closed before it is opened with another number of threads.
+        inputs: Its inputs.
+        reopen: Opens the model with a number of threads per operator.
+    """
+
+    in_process = True
+
+    def __init__(
+        self, system: TensorSystem, inputs: LoadInputs, reopen: Callable[[int], TensorSystem]
+    ) -> None:
+        self._system, self._inputs, self._reopen = system, inputs, reopen
+        self._threads = system.description.threads
+        self._serve(make_load_target(system, inputs, 1, 0.0))
+
+    @property
+    def description(self) -> SystemDescription:
+        """The model and what it runs on now."""
+        return self._system.description
+
+    def use(self, threads: int | None, max_batch_size: int, max_queue_delay_ms: float, instances: int) -> str:
+        """Serves the model in another way from the next run on; see ``make_load_target``.
+
+        Args:
+            threads: The threads per operator; None keeps them.
+            max_batch_size: The maximum number of queries in a batch.
+            max_queue_delay_ms: How long the first query of a batch waits for others.
+            instances: The number of instances.
+
+        Returns:
+            Why the model cannot be served like this; empty if it is.
+        """
+        self._target.close()
+        try:
+            if threads is not None and threads != self._threads:
+                self._threads = None  # until it is open
+                self._system.close()
+                self._system = self._reopen(threads)
+                if (found := self._system.description.threads) != threads:
+                    return f"the framework keeps to {found} threads per operator"
+                self._threads = threads
+            batching = (max_batch_size, max_queue_delay_ms, instances)
+            self._serve(make_load_target(self._system, self._inputs, *batching))
+        except InferometerError as error:
+            return str(error)
+        return ""
+
+    def _serve(self, target: LoadTarget) -> None:
+        self._target = target
+        self.begin, self.submit = target.begin, target.submit
+        self.end, self.reconnect = target.end, target.reconnect
+
+    def close(self) -> None:
+        """Stops serving, and closes the model."""
+        self._target.close()
+        self._system.close()
+
+
 class _Run:
     """The queries of one run. The thread that submits writes ``accepted``; ``lock`` guards the rest."""
 

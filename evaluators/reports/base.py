@@ -213,6 +213,7 @@ REPORTS: Mapping[str, str] = MappingProxyType(
         "strong_scaling": "inferometer.evaluators.kinds.training.report:StrongScalingReport",
         "operators": "inferometer.evaluators.kinds.operators.report:OperatorsReport",
         "memory": "inferometer.evaluators.kinds.memory.kind:MemoryReport",
+        "tuning": "inferometer.evaluators.kinds.tuning.kind:TuningReport",
     }
 )
 ALIASES: Mapping[str, str] = MappingProxyType(

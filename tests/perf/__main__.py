@@ -37,6 +37,7 @@ from tests.perf import (
     tracing,
     training_steps,
     triton_peer,
+    tuning,
 )
 from tests.perf.ratios import Row, print_table
 
@@ -130,6 +131,7 @@ SECTIONS: Mapping[str, Callable[[_Given], _Tables]] = {
         "max_qps_mlserver: skipped; set INFEROMETER_MLSERVER_PYTHON to a Python with MLServer",
     ),
     "mix": _of("Several models at once, DigitsCNN in this process", mixes.measure),
+    "tuning": _of("agent tune on simulated hosts, beside max-qps for every configuration", tuning.measure),
     "batching": _of("Dynamic batching in a served agent", batching.measure),
     "instances": _of(f"Instances of a served model, {instances.THREADS} threads in total", instances.measure),
     "mlserver": _of(

@@ -79,7 +79,7 @@ def test_the_library_measures_it_and_the_page_shows_it(agent_environment: dict[s
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
-        'unknown kind "opning"; did you mean "opening"?',
+        'unknown kind "opning"; did you mean "opening" or "tuning"?',
         "openings is 0; it must be at least 1 and at most 100",
         'unknown option "nap" of opening; known: openings, pause_s',
     ]

@@ -30,6 +30,7 @@ from tests.reports.loads import (
     calm,
     closed,
     hopeless,
+    loaded,
     overloaded,
     searched,
     silenced,
@@ -39,6 +40,7 @@ from tests.reports.loads import (
 )
 from tests.reports.pictures import LOADS, SHALLOW, traced
 from tests.training_evaluations import make_training
+from tests.tuned_hosts import tuned_host
 
 MACHINE = Environment(
     hostname="bench-1",
@@ -224,5 +226,6 @@ def given(
     scores = TaskResult("classification", "F1", 4, (Score("F1", 0.375),), {"per_class": each})
     loads["classes"] = [changed(evaluation, task_result=scores) for evaluation in shallow]
     loads["memory"] = [changed(evaluation, measurement=MEASURED) for evaluation in shallow]
+    loads["tuning"] = [loaded(shallow[0], 7, tuned_host()), loaded(shallow[1], 8, tuned_host(rate_qps=100.0))]
     loads["operators"] = [operators(shallow[0]), operators_in("MXNet", shallow[0])]
     return {name: loads.get(name, shallow if name in SHALLOW else deep) for name in PLOTS}

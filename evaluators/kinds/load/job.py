@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from inferometer.agent.artifacts.web import fetch_image
@@ -16,8 +17,16 @@ from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.tracing.recorder import TraceLevel, TraceScope
 from inferometer.evaluators.conditions.conditions import Watch
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
-from inferometer.evaluators.evaluation import Evaluation, Status, SystemUnderTest, utc_now
-from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobPart, JobResources, JobStart, Notify
+from inferometer.evaluators.evaluation import Evaluation, Status, SystemUnderTest, TensorSystem, utc_now
+from inferometer.evaluators.jobs.job import (
+    Job,
+    JobCallbacks,
+    JobPart,
+    JobResources,
+    JobStart,
+    Notify,
+    SystemRequest,
+)
 from inferometer.evaluators.jobs.options import SERVER_STATISTICS_HZ, SPARE_CORES
 from inferometer.evaluators.kinds.batches.job import EvaluationTrace
 from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, RateSearchMeasurement, lag_reason
@@ -52,25 +61,36 @@ from inferometer.evaluators.reports.writer import OutputFile
 from inferometer.manifests.errors import ArtifactError, ConfigurationError, EvaluationInterrupted
 from inferometer.manifests.schema import ModelManifest
 
+MakeTarget: TypeAlias = Callable[[TensorSystem, LoadInputs, Callable[[int], TensorSystem]], LoadTarget]
+"""Makes a target of a system; the last argument opens the model with another number of threads."""
+
 
 class LoadJob:
     """A planned workload or search, ready to run.
 
     Args:
         request: The load and the system.
+        write: The new file that a subclass writes to; a workload has the one of its schedule.
+        make_target: Makes the target; by default, the one that the request describes.
 
     Raises:
         ConfigurationError: The load is invalid, or higher than this machine can send on time.
-        OutputError: The file that the schedule is written to exists.
+        OutputError: The file that is written to exists.
     """
 
-    def __init__(self, request: WorkloadRequest | MaxQpsRequest) -> None:
+    def __init__(
+        self,
+        request: WorkloadRequest | MaxQpsRequest,
+        write: Path | None = None,
+        make_target: MakeTarget | None = None,
+    ) -> None:
         self._request = request
+        self._make_target = make_target
         self._work: Work = plan_work(request)
-        self._schedule_file: OutputFile | None = None
-        if isinstance(request, WorkloadRequest) and request.write_schedule:
-            self._schedule_file = OutputFile(request.write_schedule, appendable=False, replaceable=False)
-            self._schedule_file.refuse_existing()
+        self._file: OutputFile | None = None
+        if path := request.write_schedule if isinstance(request, WorkloadRequest) else write:
+            self._file = OutputFile(path, appendable=False, replaceable=False)
+            self._file.refuse_existing()
 
     def run(
         self, resources: JobResources, callbacks: JobCallbacks | None = None
@@ -92,7 +112,12 @@ class LoadJob:
             callbacks.on_part(JobPart(number, count))
             with (
                 closing(EvaluationTrace(*traced)) as trace,
-                open_target(request, resources, callbacks) as (target, inputs, dataset, watch),
+                open_target(request, resources, callbacks, self._make_target) as (
+                    target,
+                    inputs,
+                    dataset,
+                    watch,
+                ),
             ):
                 with trace.root(request.system.model_name) as scope:
                     evaluation = self._run_once(target, inputs, dataset, resources, callbacks, watch, scope)
@@ -121,10 +146,10 @@ class LoadJob:
         rate_hz = SERVER_STATISTICS_HZ if rate_hz is None else rate_hz
         reader = reader_of(target, request.metrics_url or "", rate_hz)
         session = LoadSession(target, limits, trace, reader)
-        if self._schedule_file is not None and isinstance(self._work, Schedule):  # the model is open
-            self._schedule_file.create(self._work.text())
-            self._schedule_file = None
-        callbacks.on_start(JobStart(target.description, inputs.source, len(inputs), described(self._work)))
+        if self._file is not None and isinstance(self._work, Schedule):  # the model is open
+            self._file.create(self._work.text())
+            self._file = None
+        callbacks.on_start(JobStart(target.description, inputs.source, len(inputs), self._described()))
         session.warm_up(request.warm_up_queries)
         watch.begin()
         measurement: LoadMeasurement | RateSearchMeasurement
@@ -135,6 +160,8 @@ class LoadJob:
             )
         else:
             measurement, whole = self._measured(session, self._work)
+            if not whole and not any(len(run.queries) for run in session.runs):
+                raise EvaluationInterrupted("stopped before a query was sent; nothing was published")
         for note in reader.notes.values():
             callbacks.on_warning(f"statistics of the server are missing: {note}")
         runs = [measurement.run] if isinstance(measurement, LoadMeasurement) else measurement.probes
@@ -149,6 +176,9 @@ class LoadJob:
             conditions=watch.end(),
             trace_level=scope.recorder.level if scope else TraceLevel.NO_TRACE,
         )
+
+    def _described(self) -> str:
+        return described(self._work)
 
     def _measured(
         self, session: LoadSession, work: Schedule | ClosedLoop | MaxQpsRequest
@@ -174,14 +204,20 @@ class LoadJob:
             whole = run.stop is not Stop.INTERRUPTED
             lag = lag_in_percentiles(run.queries, run.cut_ns, options.percentile, options.latency_bound_ns)
             measurement = LoadMeasurement(options, replace(run, invalid=lag), 0)
-        if not whole and not any(len(run.queries) for run in session.runs):
-            raise EvaluationInterrupted("stopped before a query was sent; nothing was published")
         return measurement, whole
+
+
+def _reopened(resources: JobResources, request: SystemRequest, threads: int) -> TensorSystem:
+    session = replace(request.session, threads=threads)
+    return resources.open_loadable(replace(request, session=session), notify=lambda _: None)
 
 
 @contextmanager
 def open_target(
-    request: WorkloadRequest | MaxQpsRequest, resources: JobResources, callbacks: JobCallbacks
+    request: WorkloadRequest | MaxQpsRequest,
+    resources: JobResources,
+    callbacks: JobCallbacks,
+    make_target: MakeTarget | None = None,
 ) -> Iterator[tuple[LoadTarget, LoadInputs, DatasetIdentity, Watch]]:
     """Opens the model, prepares its inputs before the clock starts, and starts monitoring its hosts."""
     with ExitStack() as opened:
@@ -198,8 +234,11 @@ def open_target(
         system = resources.open_loadable(wanted, notify=callbacks.on_warning)
         opened.enter_context(_closed(system))
         inputs, identity = _inputs(request, resources, system, dataset)
-        batching = (request.max_batch_size, request.max_queue_delay_ms, instances)
-        target = make_load_target(system, inputs, *batching)
+        if make_target is None:
+            batching = (request.max_batch_size, request.max_queue_delay_ms, instances)
+            target = make_load_target(system, inputs, *batching)
+        else:
+            target = make_target(system, inputs, partial(_reopened, resources, wanted))
         opened.enter_context(_closed(target))
         _warn(target, inputs, request, callbacks.on_warning)
         watch = Watch(system.description, None if system.in_process else system)
@@ -277,11 +316,11 @@ def _preprocessor(manifest: ModelManifest, resources: JobResources) -> ModelPrep
         ) from error
 
 
-def load_job(request: WorkloadRequest | MaxQpsRequest) -> Job[Evaluation[Any]]:
-    """Returns the job of a workload or a search; see ``LoadJob``."""
+def load_job(request: WorkloadRequest | MaxQpsRequest, load: LoadJob | None = None) -> Job[Evaluation[Any]]:
+    """Returns the job of a workload or a search, or of another ``load``; see ``LoadJob``."""
     name = request.system.model_name
     stops = "stopping, without waiting for the answers"
-    return Job(LoadJob(request).run, name, f"opening {name}", stops, has_total=False)
+    return Job((load or LoadJob(request)).run, name, f"opening {name}", stops, has_total=False)
 
 
 def plan_work(request: WorkloadRequest | MaxQpsRequest) -> Work:

@@ -1,0 +1,322 @@
+"""The kind of measurement that finds the best serving configuration: job, documents, report and plot."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from inferometer.evaluators.documents import Document, Part, Stored, checked, fields_of, restored, storable
+from inferometer.evaluators.drawing.charts import Chosen, Drawing, Plot, PointChart, Rule, Series, label_of
+from inferometer.evaluators.evaluation import Evaluation, Status, TensorSystem
+from inferometer.evaluators.kinds.kind import (
+    Again,
+    Rows,
+    SpanSource,
+    drawn,
+    own_values,
+    system_words,
+    words_of,
+)
+from inferometer.evaluators.kinds.load.job import LoadJob, load_job
+from inferometer.evaluators.kinds.load.kind import RateSearchKind, load_description, options_text
+from inferometer.evaluators.kinds.load.measurement import ProbeSummary, invalid_reason, lag_reason, rate_text
+from inferometer.evaluators.kinds.tuning.race import Race, Trial, TuningMeasurement
+from inferometer.evaluators.kinds.tuning.request import Configuration, TuningRequest
+from inferometer.evaluators.load.local_target import SwitchedTarget
+from inferometer.evaluators.reports.base import (
+    INVALID_COLUMN,
+    NAME_COLUMNS,
+    STATUS_COLUMN,
+    VERDICT_COLUMN,
+    Column,
+    Report,
+    Row,
+    describe,
+    describe_verdict,
+)
+
+_AXES = tuple(each.name for each in fields(Configuration))
+
+
+class _Served:
+    """A session under load whose model is served in one way after the other; see ``race.Prober``."""
+
+    def __init__(self, session: Any, target: SwitchedTarget) -> None:
+        self._session, self._target = session, target
+        self.run = session.run
+
+    def use(self, c: Configuration) -> str:
+        return self._target.use(c.threads, c.max_batch_size, c.max_queue_delay_ms, c.instances)
+
+    @property
+    def elapsed_s(self) -> float:
+        return float(self._session.elapsed_s)
+
+
+class TuningJob(LoadJob):
+    """A planned tuning; see ``LoadJob``."""
+
+    def __init__(self, request: TuningRequest) -> None:
+        super().__init__(request.load, request.write_config, self._switched)
+        self._tuning = request
+
+    def _switched(
+        self, system: TensorSystem, inputs: Any, reopen: Callable[[int], TensorSystem]
+    ) -> SwitchedTarget:
+        self._served = SwitchedTarget(system, inputs, reopen)
+        return self._served
+
+    def _described(self) -> str:
+        return f"tuning for at most {self._tuning.time_budget_s:g} s"
+
+    def _measured(self, session: Any, work: Any) -> tuple[TuningMeasurement, bool]:
+        """Returns the measurement, whose duration is not yet set, and whether the race was run to its end."""
+        request, machine = self._tuning, self._served.description
+        space = request.configurations(machine.environment.usable_cores, on_gpu=machine.device.is_gpu)
+        served = _Served(session, self._served)
+        race = Race(request, space, served, work.max_rate_qps or math.inf)
+        whole, options = race.run(), request.load.load_options()
+        bound_ns, share = options.latency_bound_ns or 0, 1 - request.percentile / 100
+        sought = request.rate_qps is None
+        probes = tuple(
+            replace(run, invalid=lag_reason(run, bound_ns, share)) if run.rate_qps and sought else run
+            for run in session.runs
+        )
+        answer = race.answer() if whole else None
+        found = TuningMeasurement(options, probes, 0, answer, race.trials(), request.asked)
+        if whole and race.best is not None:
+            served.use(race.best.configuration)  # which the evaluation then describes
+            if self._file:
+                self._file.create(_configuration_text(race.best.configuration, _answer(found)))
+        return found, whole
+
+
+def _configuration_text(best: Configuration, answer: str) -> str:
+    """Returns the best configuration as a configuration file of ``agent serve``."""
+    values = {name: getattr(best, name) for name in _AXES}
+    lines = [f"  {name}: {value}" for name, value in values.items() if value is not None]
+    return "\n".join((f"# agent tune: {answer}", "serving:", *lines, ""))
+
+
+def _question(measured: TuningMeasurement) -> str:
+    options, rate_qps = measured.options, measured.asked.get("rate_qps")
+    if rate_qps is not None:
+        return f"p{options.percentile:g} at {rate_qps:g} queries/s"
+    return f"queries/s at p{options.percentile:g} <= {options.latency_bound_ms:g} ms"
+
+
+def _answer(measured: TuningMeasurement) -> str:
+    """Returns a one-line description of the best configuration's figure."""
+    best = measured.best
+    if best is None:
+        return "no configuration can serve this load" if measured.trials else "nothing was tried"
+    if measured.answer is not None:
+        return f"{rate_text(measured.answer)} {_question(measured)}"
+    if best.latency_ms is None:
+        return "no answer: the tuning was stopped"
+    return f"{best.latency_ms:.4g} [{best.low:.4g}, {best.high:.4g}] ms, {_question(measured)}"
+
+
+class TuningReport(Report[TuningMeasurement]):
+    """One row for each configuration of each tuning, the best first; see ``Trial`` and ``race``.
+
+    ``better`` is the probability that the configuration is better than the best, from the round in which it
+    was raced last.
+    """
+
+    name = "tuning"
+    summary = "serving configurations: the rate or latency of each, and why it was not raced any further"
+    takes = (TuningMeasurement,)
+    columns = (
+        *(column for column in NAME_COLUMNS if column.key != "batch_size"),
+        VERDICT_COLUMN,
+        Column("place", "place"),
+        Column("instances", "instances", stays=True),
+        Column("threads", "threads", stays=True),
+        Column("max_batch_size", "batch", stays=True),
+        Column("max_queue_delay_ms", "delay (ms)"),
+        Column("rate_qps", "rate (queries/s)", decimals=1, stays=True),
+        Column("latency_ms", "latency (ms)"),
+        Column("low", "low", detail=1),
+        Column("high", "high", detail=1),
+        Column("better", "P(better)"),
+        Column("capacity_qps", "burst (queries/s)", decimals=1, detail=1),
+        Column("rounds", "rounds", detail=1),
+        Column("probes", "probes", detail=2),
+        Column("spent_s", "time (s)", decimals=1, detail=1),
+        Column("stopped", "stopped", wraps=True),
+        INVALID_COLUMN,
+        STATUS_COLUMN,
+    )
+
+    def rows(self, evaluations: Sequence[Evaluation[TuningMeasurement]]) -> Iterator[Row]:
+        """Yields the configurations of each tuning."""
+        for evaluation in evaluations:
+            described = describe(evaluation)
+            named = {key: described[key] for key in ("id", "model_name", "framework_name", "status")}
+            named |= describe_verdict(evaluation, _invalid(evaluation.measurement))
+            for place, trial in enumerate(evaluation.measurement.trials, start=1):
+                values = {each.name: getattr(trial, each.name) for each in fields(Trial)}
+                axes = {name: getattr(values["configuration"], name) for name in _AXES}
+                del values["configuration"]
+                figures = {
+                    "place": place,
+                    "probes": len(values.pop("probes")),
+                    "stopped": values["stopped"] or None,
+                }
+                yield {**named, **axes, **values, **figures}
+
+
+_BEST, _OTHERS, _FRONT = "the best configuration", "others", "Pareto front"
+
+
+class TuningPlot(Plot[TuningMeasurement]):
+    """For each tuning, the latency percentile against the rate of every probe that was not stopped."""
+
+    def drawing(self, chosen: Chosen[TuningMeasurement], notes: Sequence[str]) -> Drawing | None:
+        """Returns the charts."""
+        charts = [chart for evaluation, _ in chosen if (chart := _chart(evaluation))]
+        told = ("The front has the probes that no other one beats in both rate and latency.", *notes)
+        return (
+            Drawing("Rate against latency", tuple(charts), (_BEST, _OTHERS, _FRONT), told) if charts else None
+        )
+
+
+def _chart(evaluation: Evaluation[TuningMeasurement]) -> PointChart | None:
+    measured, options = evaluation.measurement, evaluation.measurement.options
+    found: dict[str, list[tuple[float, float]]] = {}
+    for trial in measured.trials:
+        for run in (measured.probes[number] for number in trial.probes):
+            summary = ProbeSummary.of(run, options.latency_bound_ns, options.percentile)
+            if run.rate_qps and not run.stopped and (judged := summary.percentiles.get(options.percentile)):
+                group = _BEST if trial is measured.best else _OTHERS
+                found.setdefault(group, []).append((run.rate_qps, judged.value_ns / 1e6))
+    front: list[tuple[float, float]] = []
+    for point in sorted((each for points in found.values() for each in points), key=lambda p: (-p[0], p[1])):
+        if math.isfinite(point[1]) and (not front or point[1] < front[-1][1]):
+            front.append(point)
+    if not front:
+        return None
+    series = []
+    for group, points in ((_FRONT, front[::-1]), *found.items()):
+        x, y = zip(*points, strict=True)
+        series.append(Series(group, x, y, line=group == _FRONT, tooltip=f"{evaluation.id}: {group}"))
+    bound = options.latency_bound_ms or 0.0
+    return PointChart(
+        label_of(evaluation, _answer(measured)),
+        "rate (queries/s)",
+        f"p{options.percentile:g} (ms)",
+        tuple(series),
+        (Rule(bound, f"bound {bound:g} ms"),) if "rate_qps" not in measured.asked else (),
+        y_logarithmic=True,
+        tall=True,
+    )
+
+
+def _invalid(measured: TuningMeasurement) -> str:
+    """Returns why the answer cannot be trusted, judged by the probes of the best configuration."""
+    if measured.best is None:
+        return ""
+    return invalid_reason(replace(measured, probes=[measured.probes[n] for n in measured.best.probes]))
+
+
+class TuningKind(RateSearchKind):
+    """Find the serving configuration with the highest rate within a latency bound.
+
+    Instances, threads, batch sizes and delays of a model in this process race on the same arrivals. Losers
+    are stopped early. The answer has an interval, and the probability that another configuration is better.
+    """
+
+    name = "tuning"
+    title = "tuning"
+    phrase = "a tuning"
+    reports = ("tuning",)
+    headlines = ("rate_qps",)
+    tabled = ()  # type: ignore[assignment] # a kind may have none
+    keeps_interrupted = True
+    request = TuningRequest
+
+    def job(self, request: TuningRequest) -> Any:
+        return load_job(request.load, TuningJob(request))
+
+    def to_documents(self, evaluation: Evaluation[Any], save_id: str) -> tuple[Document, Mapping[str, Part]]:
+        document, parts = super().to_documents(evaluation, save_id)
+        measured = evaluation.measurement
+        trials = [fields_of(trial) for trial in measured.trials]
+        return document | {"trials": trials, "asked": storable(measured.asked)}, parts
+
+    def from_documents(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> TuningMeasurement:
+        search, stored = super().from_documents(head, parts), restored(head["measurement"])
+        trials = []
+        for each in stored["trials"]:
+            configuration = checked(Configuration(**each.pop("configuration")))
+            trials.append(checked(Trial(configuration, **each)))
+        return TuningMeasurement(
+            search.options, search.probes, search.elapsed_ns, search.answer, tuple(trials), stored["asked"]
+        )
+
+    def invalid(self, measurement: Any) -> str:
+        return _invalid(measurement)
+
+    def measured(self, measurement: Any) -> str:
+        return f"{len(measurement.probes)} probes"
+
+    def overview(self, measurement: Any) -> Row:
+        return {"rate_per_s": measurement.best.rate_qps if measurement.best else None}
+
+    def summary(self, evaluation: Evaluation[Any]) -> Rows:
+        measured: TuningMeasurement = evaluation.measurement
+        invalid, best = _invalid(measured), measured.best
+        yield "best", str(best.configuration) if best else "none"
+        whole = evaluation.status is not Status.INTERRUPTED
+        answer = _answer(measured) if whole else "none: the tuning was stopped"
+        yield "answer", ("INVALID: " * bool(invalid)) + answer
+        if invalid:
+            yield "", invalid
+        if best and whole:
+            yield "another", f"is better with a probability of at most {100 * measured.another:.3g} %"
+        if measured.answer and measured.answer.note:
+            yield "", measured.answer.note
+        raced = sum(each.rounds > 0 for each in measured.trials)
+        tried = sum(bool(each.probes) for each in measured.trials)
+        yield "raced", f"{raced} of {len(measured.trials)} configurations; {tried} answered a burst"
+        for number, each in enumerate(measured.trials):
+            rate = "" if each.rate_qps is None else f"{each.rate_qps:.1f} queries/s"
+            latency = (
+                ""
+                if each.latency_ms is None
+                else f"p{measured.options.percentile:g} {each.latency_ms:.4g} ms"
+            )
+            yield (
+                "" if number else "tried",
+                "  ".join(filter(None, (str(each.configuration), rate, latency, each.stopped))),
+            )
+
+    def description(self, evaluation: Evaluation[Any]) -> Rows:
+        options = evaluation.measurement.options
+        yield from load_description(evaluation, options)
+        yield "load", f"{_question(evaluation.measurement)}, {options.arrival}, seed {options.seed}"
+        yield "", ", ".join(options_text(options))
+
+    def document(
+        self, evaluation: Evaluation[Any], timed: Evaluation[Any], spans: SpanSource
+    ) -> dict[str, Any]:
+        rows = TuningReport().rows([evaluation])
+        found = {"asked": dict(evaluation.measurement.asked), "another": evaluation.measurement.another}
+        return {"tuning": found | {"trials": [own_values(TuningReport(), row) for row in rows]}}
+
+    def drawings(self, evaluation: Evaluation[Any], most_points: int) -> Iterator[Drawing]:
+        yield from drawn(TuningPlot(), TuningReport(), evaluation)
+
+    def again(self, evaluation: Evaluation[Any]) -> Again:
+        asked, seed = evaluation.measurement.asked, evaluation.measurement.options.seed
+        system = [word for word in system_words(evaluation) if not word.startswith("--threads=")]
+        return Again(("measure", self.name, *system, *words_of("seed", seed, 0), *TuningRequest.words(asked)))
+
+    def unfit(self, measurement: Any) -> str:
+        given = "rate_qps" in measurement.asked
+        return (
+            "has a latency at a given rate, which cannot be compared" if given else super().unfit(measurement)
+        )

@@ -1,0 +1,498 @@
+"""The race of serving configurations on common arrivals, and what is known of each configuration after it.
+
+Every configuration first answers a burst of queries, whose rate of answers bounds the rates that it can keep.
+Then rounds follow (successive halving: Jamieson and Talwalkar, "Non-stochastic best arm identification and
+hyperparameter optimization", AISTATS 2016). In a round, all configurations receive the same arrivals, scaled
+to the rates at which they are probed (common random numbers: Law, "Simulation Modeling and Analysis", 11.2).
+The first probe of a configuration is slightly below the rate that the best one keeps on these arrivals: if it
+breaks the bound there, it has lost, and its probe ends once the bound cannot be kept any more. Half of those
+that remain go on to a round with probes of twice the duration.
+
+The race uses no clocks or threads: the ``Prober`` has both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.evaluators.kinds.load.measurement import Method, RateAnswer, RateSearchMeasurement
+from inferometer.evaluators.kinds.tuning.request import Configuration, TuningRequest
+from inferometer.evaluators.load.arrivals import Extent, Schedule
+from inferometer.evaluators.load.queries import LoadRun, Outcome, Stop, bound_ns_of
+
+BLOCKS = 20
+"""The number of blocks of a round's arrivals, which are paired between configurations."""
+_T_95 = 2.093
+"""The two-sided 95 % quantile of Student's t with ``BLOCKS`` - 1 degrees of freedom."""
+_ROUNDS, _MOST_PROBES = 5, 8
+_MARGINS = (0.15, 0.10, 0.07, 0.05, 0.04)
+"""How far below the best rate a configuration may break the bound without having lost, by round."""
+_WIDTHS = (0.08, 0.06, 0.04, 0.03, 0.02)
+"""The width of the bracket of a configuration's rate, as a fraction of the rate, by round."""
+_FULL_BATCHES, _BURST_S, _MOST_BURST = 8, 0.1, 4096
+_CAPACITY_ERROR = 1.1
+"""The factor by which a burst may understate the capacity."""
+_FIRST_SHARE, _LEAST_SHARE = 0.8, 0.02
+_HOPELESS = 2.0
+"""A probe ends once this many times as many queries are late as the bound allows."""
+_START_BOUNDS, _START_SHARE = 10, 0.25
+_SLOPE, _SLOPES = 12.0, (4.0, 60.0)
+"""The usual slope of the log odds of a late query against ln(rate), and the range of those found."""
+_LONGEST_STEP = math.log(1.5)
+_SURELY_WORSE = 0.005
+_OUT_OF_TIME = "the time budget was used up"
+_NS_PER_S = 1_000_000_000
+
+Floats = NDArray[np.float64]
+
+
+class Prober(Protocol):
+    """What a race requires: a model under load that is served with one configuration after the other."""
+
+    def use(self, c: Configuration) -> str:
+        """Serves the model with a configuration from now on; returns why it cannot, or an empty text."""
+        ...
+
+    def run(self, schedule: Schedule, bound_ns: int | None, max_late: int | None, name: str) -> LoadRun:
+        """Sends the queries of a schedule; see ``LoadSession.run``."""
+        ...
+
+    @property
+    def elapsed_s(self) -> float:
+        """The time elapsed since the start, in seconds."""
+        ...
+
+
+@dataclass(slots=True)
+class Trial:
+    """What is known of a configuration, which a race fills in.
+
+    Attributes:
+        configuration: The configuration.
+        capacity_qps: The rate at which it answered a burst; None if it was not tried.
+        rate_qps: The highest rate that keeps the bound, or the given rate; None if it was not raced.
+        latency_ms: The percentile of the latency at a given rate; None if the rate is sought.
+        low: The lower end of the 95 % interval of the rate, or of the latency if the rate is given; None if
+            the rate is only a bound.
+        high: The upper end, likewise.
+        better: The probability that it is better than the best; None if it was not raced.
+        rounds: The number of rounds in which it was raced.
+        spent_s: The time spent on it, including its opening.
+        probes: The numbers of its probes, from 0; the first ones are bursts.
+        stopped: Why it was not raced any further; empty for the best.
+    """
+
+    configuration: Configuration
+    capacity_qps: float | None = None
+    rate_qps: float | None = None
+    latency_ms: float | None = None
+    low: float | None = None
+    high: float | None = None
+    better: float | None = None
+    rounds: int = 0
+    spent_s: float = 0.0
+    probes: list[int] = field(default_factory=list)
+    stopped: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TuningMeasurement(RateSearchMeasurement):
+    """One tuning; its ``answer`` is the rate of the best configuration, and None if the latency is sought.
+
+    Attributes:
+        trials: The configurations, the best first.
+        asked: The options of the request that differ from their defaults.
+    """
+
+    kind: ClassVar[str] = "tuning"
+
+    trials: tuple[Trial, ...] = ()
+    asked: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def best(self) -> Trial | None:
+        """The best configuration; None if there is none."""
+        return next((each for each in self.trials if not each.stopped and each.rate_qps is not None), None)
+
+    @property
+    def batch_size(self) -> int:
+        """The maximum number of queries in a batch of the best configuration."""
+        return self.best.configuration.max_batch_size if self.best else self.options.max_batch_size
+
+    @property
+    def another(self) -> float:
+        """An upper bound of the probability that another raced configuration is better than the best.
+
+        It is the sum of the configurations' own probabilities (Boole's inequality).
+        """
+        return min(1.0, sum(each.better or 0.0 for each in self.trials))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Figure:
+    """A configuration's figure of merit in a round.
+
+    Attributes:
+        log: ln(rate in queries/s), or -ln(latency in ns): the higher, the better.
+        blocks: float64, ``BLOCKS``: the influence of each block of arrivals on ``log``; their sum is 0.
+        resolution: The standard error of ``log`` that is left by the interpolation between two probes.
+        certain: Whether ``log`` is bracketed, and no bound of it.
+    """
+
+    log: float
+    blocks: Floats
+    resolution: float = 0.0
+    certain: bool = True
+
+    @property
+    def log_half(self) -> float:
+        """Half the width of the 95 % interval of ``log``, from the spread of the blocks."""
+        return _T_95 * _error(self.blocks, self.resolution)
+
+
+def _error(blocks: Floats, *resolutions: float) -> float:
+    return math.hypot(math.sqrt(BLOCKS / (BLOCKS - 1) * float((blocks**2).sum())), *resolutions)
+
+
+def probability_better(one: Figure, best: Figure) -> float:
+    """Returns the probability that ``one`` is better than ``best``, both of the same round.
+
+    The difference D of the logs of the rates has an influence d_b = one_b - best_b from each block b of the
+    B blocks of common arrivals, so that its variance is B / (B - 1) * sum(d_b²): the paired-t interval of two
+    systems with common random numbers (Law, "Simulation Modeling and Analysis", 10.2), applied to a rate by
+    the delta method. The probability is that of D > 0 in the normal approximation with a flat prior.
+    """
+    error = _error(one.blocks - best.blocks, one.resolution, best.resolution)
+    return 0.5 * math.erfc((best.log - one.log) / max(error, 1e-9) / math.sqrt(2))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Probe:
+    """A probe: its rate, the late queries in each block, their log odds, and whether the bound was kept."""
+
+    rate_qps: float
+    blocks: Floats
+    logit: float
+    kept: bool
+    stopped: bool
+
+
+class _Ended(Exception):  # noqa: N818 - no error
+    """The time is used up, or a stop was requested."""
+
+
+class Race:
+    """A race over configurations.
+
+    Args:
+        request: The question.
+        space: The configurations.
+        prober: Serves and loads them.
+        limit_qps: The highest rate that can be sent on time.
+    """
+
+    def __init__(
+        self, request: TuningRequest, space: Iterable[Configuration], prober: Prober, limit_qps: float
+    ) -> None:
+        self._request, self._prober, self._limit_qps = request, prober, limit_qps
+        self._bound_ns = bound_ns_of(request.latency_bound_ms)
+        self._share = 1 - request.percentile / 100
+        self._process = request.load.process
+        self._every = [Trial(each) for each in space]
+        self._figures: dict[Configuration, Figure] = {}
+        self._number = self._queries = self._cut = self._probed = 0
+        self._interrupted = False
+        self.best: Trial | None = None
+        self.note = ""
+
+    def run(self) -> bool:
+        """Races until one configuration is left or the time is used up; returns False after a stop."""
+        try:
+            self._measure_capacities()
+            left = [each for each in self._every if not each.stopped]
+            left.sort(key=lambda each: -(each.capacity_qps or 0.0))
+            while left and self._number < _ROUNDS:
+                # one that is alone needs only the probes of full length
+                self._number = self._number + 1 if len(left) > 1 or not self._number else _ROUNDS
+                self._round(left)
+                left = self._remaining(left)
+        except _Ended as ended:
+            self.note = str(ended)
+        for each in self._every:
+            if each is not self.best and not each.stopped:
+                each.stopped = self.note or "another was better"
+        return not self._interrupted
+
+    def trials(self) -> tuple[Trial, ...]:
+        """Returns what is known of each configuration, the best first."""
+        given_qps = self._request.rate_qps
+        for each in self._every:
+            if figure := self._figures.get(each.configuration):
+                ends = [math.exp(figure.log + side * figure.log_half) for side in (-1, 0, 1)]
+                if given_qps is not None:
+                    each.rate_qps = given_qps
+                    each.high, each.latency_ms, each.low = (1e-6 / end for end in ends)
+                else:
+                    each.low, each.rate_qps, each.high = ends if figure.certain else (None, ends[1], None)
+
+        def rank(each: Trial) -> tuple[bool, int, float]:
+            figure = self._figures.get(each.configuration)
+            return each is not self.best, -each.rounds, -(figure.log if figure else each.capacity_qps or 0.0)
+
+        return tuple(sorted(self._every, key=rank))
+
+    def answer(self) -> RateAnswer | None:
+        """Returns the rate of the best configuration with its interval; None if the rate was given."""
+        if self._request.rate_qps is not None:
+            return None
+        if self.best is None:
+            reason = self.note or "no configuration keeps the bound"
+            return RateAnswer(None, None, None, Method.NONE.value, reason)
+        found = self.trials()[0]
+        if not self._figures[found.configuration].certain:
+            note = self.note or f"no more than {self._limit_qps:.4g} queries/s could be sent on time"
+            return RateAnswer(found.rate_qps, found.rate_qps, None, Method.AT_LEAST.value, note)
+        return RateAnswer(found.rate_qps, found.low, found.high, Method.LATE_FRACTION.value, self.note)
+
+    def _measure_capacities(self) -> None:
+        """Sends bursts to every configuration; a delay makes no difference, since the batches are full."""
+        known: dict[tuple[int, int | None, int], float] = {}
+        wanted_qps = self._request.rate_qps or 0.0
+        for each in self._every:
+            c = each.configuration
+            if not wanted_qps and c.max_queue_delay_ms >= self._request.latency_bound_ms:
+                each.stopped = "a batch may wait for as long as the bound"
+                continue
+            key = (c.instances, c.threads, c.max_batch_size)
+            if key not in known and self._used(each):
+                known[key] = self._burst(each)
+            each.capacity_qps = known.get(key)
+            if each.capacity_qps is not None and each.capacity_qps * _CAPACITY_ERROR <= wanted_qps:
+                each.stopped = f"it answers only {each.capacity_qps:.4g} queries/s"
+
+    def _used(self, each: Trial) -> bool:
+        """Serves a configuration; returns False, with the reason in ``stopped``, if that is impossible."""
+        began_s = self._prober.elapsed_s
+        if self._is_late:
+            raise _Ended(_OUT_OF_TIME)
+        if reason := self._prober.use(each.configuration):
+            each.stopped = f"not possible: {reason}"
+        each.spent_s += self._prober.elapsed_s - began_s
+        return not each.stopped
+
+    @property
+    def _is_late(self) -> bool:
+        return self._prober.elapsed_s >= self._request.time_budget_s
+
+    def _burst(self, each: Trial) -> float:
+        """Returns the rate of answers to the faster of two bursts of full batches, after one to warm up."""
+        full, rates_qps = each.configuration.instances * each.configuration.max_batch_size, []
+        queries = max(self._request.warm_up_queries, full)
+        for _ in range(3):
+            schedule = Schedule(np.zeros(queries, np.int64), "burst", 0.0)
+            run = self._sent(each, schedule, None, None)
+            done_ns = run.queries.done_ns[run.queries.outcome == Outcome.ANSWERED]
+            rate_qps = len(done_ns) * _NS_PER_S / max(int(done_ns.max(initial=0)), 1)
+            rates_qps.append(rate_qps)
+            wanted = max(_FULL_BATCHES * full, rate_qps * _BURST_S)
+            queries = int(max(min(wanted, rate_qps * self._request.min_duration_s, _MOST_BURST), 2 * full))
+        return max(rates_qps[1:])
+
+    def _sent(self, each: Trial, schedule: Schedule, bound_ns: int | None, max_late: int | None) -> LoadRun:
+        name = f"round {self._number}, {each.configuration}"  # of which 0 has the bursts
+        began_s = self._prober.elapsed_s
+        run = self._prober.run(schedule, bound_ns, max_late, name)
+        each.probes.append(self._probed)
+        self._probed += 1
+        each.spent_s += self._prober.elapsed_s - began_s
+        if run.stop is Stop.INTERRUPTED:
+            self._interrupted = True
+            raise _Ended("the tuning was stopped")
+        return run
+
+    def _round(self, left: Sequence[Trial]) -> None:
+        """Races the configurations on the same arrivals; the best so far comes first."""
+        reference_qps = self._reference_qps(left)
+        duration_s = self._request.min_duration_s * 2 ** (self._number - 1)
+        self._queries = max(math.ceil(duration_s * reference_qps), math.ceil(1 / self._share), BLOCKS)
+        start = int(_START_BOUNDS * self._bound_ns / _NS_PER_S * reference_qps)
+        self._cut = min(start, int(_START_SHARE * self._queries))
+        best: Figure | None = None
+        raced: dict[Configuration, Figure] = {}
+        for each in left:
+            if reason := self._beaten(each, best, left):
+                each.stopped = reason
+                continue
+            if not self._used(each):
+                continue
+            each.rounds += 1
+            figure = (self._rate if self._request.rate_qps is None else self._latency)(each, best)
+            if figure is not None:
+                self._figures[each.configuration] = raced[each.configuration] = figure
+                if not each.stopped and (best is None or figure.log > best.log):
+                    self.best, best = each, figure
+        for each in left:
+            if best is not None and each.configuration in raced:
+                found = probability_better(raced[each.configuration], best)
+                each.better = None if each is self.best else found
+
+    def _reference_qps(self, left: Sequence[Trial]) -> float:
+        """Returns about the highest rate of the round, which determines the number of arrivals."""
+        if self._request.rate_qps is not None:
+            return self._request.rate_qps
+        known = [math.exp(f.log) for each in left if (f := self._figures.get(each.configuration))]
+        guess_qps = _FIRST_SHARE * max(each.capacity_qps or 1.0 for each in left)
+        return min(max(known, default=guess_qps), self._limit_qps)
+
+    def _beaten(self, each: Trial, best: Figure | None, left: Sequence[Trial]) -> str:
+        """Returns why a configuration need not be probed; empty if it must be."""
+        if best is None or self._request.rate_qps is not None:
+            return ""
+        c, capacity_qps = each.configuration, each.capacity_qps or 0.0
+        if capacity_qps * _CAPACITY_ERROR < math.exp(best.log):
+            return f"it answers only {capacity_qps:.4g} queries/s, fewer than the best"
+        size = c.max_batch_size
+        alike = [o for o in left if replace(o.configuration, max_batch_size=size) == c]
+        good = [o.configuration.max_batch_size for o in alike if o.rounds == self._number and not o.stopped]
+        for bad in (o.configuration.max_batch_size for o in alike if o.stopped):
+            if any(g < bad < size or size < bad < g for g in good):
+                return f"batch {bad} has lost, and the rate has one peak over the batch"
+        return ""
+
+    def _rate(self, each: Trial, best: Figure | None) -> Figure | None:
+        """Returns the highest rate that keeps the bound on the arrivals of the round.
+
+        If the configuration breaks it where the best one surely keeps it, this is a bound of the rate.
+        """
+        capacity_qps, before = each.capacity_qps or 1.0, self._figures.get(each.configuration)
+        highest_qps = min(_CAPACITY_ERROR * capacity_qps, self._limit_qps)
+        rate_qps = math.exp(before.log) if before else _FIRST_SHARE * capacity_qps
+        if best is not None:
+            rate_qps = math.exp(best.log) * (1 - _MARGINS[self._number - 1])
+        low: _Probe | None = None
+        high: _Probe | None = None
+        for number in range(_MOST_PROBES):
+            rate_qps = min(rate_qps, highest_qps)
+            probe = self._probe(each, rate_qps)
+            low, high = (probe, high) if probe.kept else (low, probe)
+            if high and best is not None and number == 0:
+                each.stopped = f"it breaks the bound at {rate_qps:.4g} queries/s, which the best keeps"
+                break
+            if low and self._is_late:
+                self.note = _OUT_OF_TIME
+                return self._fitted(low, high) if high or not before else before
+            if low and high:
+                if math.log(high.rate_qps / low.rate_qps) <= _WIDTHS[self._number - 1]:
+                    break
+                rate_qps = math.sqrt(low.rate_qps * high.rate_qps)
+            elif (low and rate_qps >= highest_qps) or rate_qps < _LEAST_SHARE * highest_qps:
+                break
+            else:
+                rate_qps *= math.exp(self._step(probe))
+        if low is None and not each.stopped:
+            each.stopped = f"it breaks the bound even at {rate_qps:.4g} queries/s"
+        return self._fitted(low, high)
+
+    def _step(self, probe: _Probe) -> float:
+        """Returns how far, in ln(rate), the next probe is beyond the rate where the bound is just kept."""
+        sign, width = (1 if probe.kept else -1), _WIDTHS[self._number - 1]
+        step = abs(_logit(self._share) - probe.logit) / _SLOPE * (2 if probe.stopped else 1)
+        return sign * min(max(step + width / 2, width), _LONGEST_STEP)
+
+    def _probe(self, each: Trial, rate_qps: float) -> _Probe:
+        max_late = math.ceil(_HOPELESS * self._share * self._queries)
+        run = self._loaded(each, rate_qps, self._bound_ns, max_late)
+        blocks, queries = self._late(run, self._bound_ns), self._queries - self._cut
+        late = float(blocks.sum())
+        logit = math.log((late + 0.5) / (queries - late + 0.5))
+        if run.stopped:
+            logit = max(logit, _logit(min(_HOPELESS * self._share, 0.9)))
+        kept = not run.stopped and late <= self._share * queries
+        return _Probe(rate_qps, blocks, logit, kept, bool(run.stopped))
+
+    def _loaded(self, each: Trial, rate_qps: float, bound_ns: int | None, max_late: int | None) -> LoadRun:
+        """Sends the arrivals of the round at a rate."""
+        sequence = np.random.SeedSequence((self._request.system.session.seed, self._number))
+        seed = int(sequence.generate_state(1)[0])
+        schedule = Schedule.drawn(self._process, rate_qps, Extent(0.0, self._queries), seed)
+        return self._sent(each, schedule, bound_ns, max_late)
+
+    def _late(self, run: LoadRun, bound_ns: float) -> Floats:
+        """Returns the number of late queries in each block of the arrivals after the empty start.
+
+        Queries that a probe did not send before it ended count as on time, like those that were not yet late.
+        """
+        late, queries = np.zeros(self._queries, np.bool_), run.queries
+        end_ns = max(int(queries.sent_ns.max(initial=0)), int(queries.done_ns.max(initial=0)))
+        waiting = queries.outcome == Outcome.WAITING
+        spent_ns = np.where(waiting, end_ns - queries.scheduled_ns, queries.latency_ns)
+        late[: len(queries)] = (spent_ns > bound_ns) & (queries.outcome != Outcome.UNSENT)
+        return np.array([float(each.sum()) for each in np.array_split(late[self._cut :], BLOCKS)])
+
+    def _fitted(self, low: _Probe | None, high: _Probe | None) -> Figure | None:
+        """Returns the rate at which the log odds of a late query, linear in ln(rate), are those allowed."""
+        share, slope, wanted = self._share, _SLOPE, _logit(self._share)
+        if low and high:
+            span = math.log(high.rate_qps / low.rate_qps)
+            slope = float(np.clip((high.logit - low.logit) / span, *_SLOPES))
+            weight = float(np.clip((wanted - low.logit) / slope / span, 0.0, 1.0))
+            log = math.log(low.rate_qps) + weight * span
+            blocks = low.blocks if high.stopped else (1 - weight) * low.blocks + weight * high.blocks
+        elif probe := low or high:
+            log, blocks = math.log(probe.rate_qps), probe.blocks
+            log += 0.0 if low else min((wanted - probe.logit) / slope, 0.0)
+        else:
+            return None
+        judged = self._queries - self._cut
+        influence = -(blocks - blocks.mean()) / (judged * share * (1 - share) * slope)
+        certain = low is not None and high is not None
+        return Figure(log, influence, _WIDTHS[self._number - 1] / 4, certain)
+
+    def _latency(self, each: Trial, best: Figure | None) -> Figure | None:
+        """Returns the percentile of the latency at the given rate, on the arrivals of the round.
+
+        The influence of a block is that of its number of queries beyond the percentile, times the slope of
+        ln(percentile) against the percentage, from the percentiles on both sides.
+        """
+        percentile, bound_ns, max_late = self._request.percentile, None, None
+        if best is not None:
+            bound_ns = round(math.exp(-best.log) / (1 - _MARGINS[self._number - 1]))
+            max_late = math.ceil(self._share * self._queries)
+        run = self._loaded(each, self._request.rate_qps or 1.0, bound_ns, max_late)
+        if run.stopped:
+            above = f"p{percentile:g} is above {(bound_ns or 0) / 1e6:.4g} ms, and that of the best is not"
+            each.stopped = above if run.stop is Stop.HOPELESS else f"at this rate: {run.stopped}"
+            return None
+        latency_ns = run.queries.latency_ns[self._cut :].astype(np.float64)
+        latency_ns[run.queries.outcome[self._cut :] != Outcome.ANSWERED] = math.inf
+        half = 100 * max(self._share / 2, 2 / len(latency_ns))
+        percents = (percentile - half, percentile, min(percentile + half, 100.0))
+        below, found, above = np.percentile(latency_ns, percents, method="lower").tolist()
+        if not math.isfinite(above):
+            each.stopped = f"p{percentile:g} falls on queries without an answer"
+            return None
+        slope = math.log(above / below) / (percents[2] - percents[0]) * 100
+        blocks = self._late(run, found)
+        return Figure(-math.log(found), -(blocks - blocks.mean()) / len(latency_ns) * slope)
+
+    def _remaining(self, left: Sequence[Trial]) -> list[Trial]:
+        """Returns those that go on to the next round, the best first: at most half of them."""
+        racing = [each for each in left if not each.stopped]
+        racing.sort(key=lambda each: -self._figures[each.configuration].log)
+        for place, each in enumerate(racing, start=1):
+            better = 0.5 if each.better is None else each.better
+            if better < _SURELY_WORSE:
+                each.stopped = f"it is worse with a probability of {100 * (1 - better):.1f} %"
+            elif place > math.ceil(len(racing) / 2) and self._number < _ROUNDS:
+                each.stopped = f"it came in place {place} of {len(racing)} in round {self._number}"
+        return [each for each in racing if not each.stopped]
+
+
+def _logit(share: float) -> float:
+    return math.log(share / (1 - share))

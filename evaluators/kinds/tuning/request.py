@@ -1,0 +1,233 @@
+"""The request to tune a model: the space of serving configurations, and what makes one the best.
+
+Because help shows its options, slow imports happen only where they are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from inferometer.evaluators.jobs.options import (
+    POSITIVE,
+    PROBE_MIN_QUERIES,
+    Range,
+    check_options,
+    declared,
+    given_options,
+    options_of,
+    words,
+)
+from inferometer.evaluators.jobs.request import DatasetOptions, default_system
+from inferometer.evaluators.kinds.load.request import INSTANCES, MaxQpsRequest
+from inferometer.manifests.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from inferometer.evaluators.jobs.job import SystemRequest
+
+_AXES = {
+    "instances": INSTANCES,
+    "threads": Range(1, 1024),
+    "max_batch_size": Range(1, 4096),
+    "max_queue_delay_ms": Range(0, 60_000),
+}
+_MOST_CONFIGURATIONS = 1000
+_SAME = (
+    *("latency_bound_ms", "percentile", "arrival", "min_duration_s", "time_budget_s"),
+    *("timeout_ms", "warm_up_queries", "include_preprocess", "force"),
+)
+
+
+def _numbers(name: str, kind: type[Any]) -> Callable[[str], tuple[Any, ...]]:
+    """Returns a function that reads the values of an axis."""
+
+    def read(text: str) -> tuple[Any, ...]:
+        try:
+            return tuple(kind(part) for part in text.split(","))
+        except ValueError:
+            what = "whole numbers" if kind is int else "numbers"
+            raise ConfigurationError(f'{name} is "{text}"; give {what}, separated by commas') from None
+
+    return read
+
+
+def _like(name: str, of: type[Any] = MaxQpsRequest, **changed: Any) -> Any:
+    """Returns a field with another request's declaration of an option; ``changed`` may have a ``default``."""
+    [option] = (each for each in options_of(of) if each.name == name)
+    default = changed.pop("default", option.default)
+    return field(default=default, metadata={"declared": replace(option.declared, **changed)})
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """A serving configuration; ``threads`` are those of an operator, None for the framework's default."""
+
+    instances: int
+    threads: int | None
+    max_batch_size: int
+    max_queue_delay_ms: float
+
+    def __str__(self) -> str:
+        threads = "default" if self.threads is None else self.threads
+        return (
+            f"instances {self.instances}, threads {threads}, batch {self.max_batch_size}, "
+            f"delay {self.max_queue_delay_ms:g} ms"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuningRequest:
+    """A search for the best serving configuration of a model in this process.
+
+    Attributes that are not listed here are as in ``MaxQpsRequest``.
+
+    Attributes:
+        system: The model.
+        instances: The numbers of instances to try; None: powers of 2 up to the cores.
+        threads: The threads per operator to try; None: those that fit the cores beside the instances.
+        max_batch_size: The maximum numbers of queries in a batch to try.
+        max_queue_delay_ms: The delays of the first query of a batch to try.
+        rate_qps: The rate at which the latency is to be the smallest; None: the rate is to be the highest.
+        write_config: The new file that the configuration is written to.
+
+    Raises:
+        ConfigurationError: A value is out of range, or the model does not run in this process.
+    """
+
+    system: SystemRequest = field(default_factory=default_system)
+    instances: Sequence[int] | None = declared(
+        None,
+        "Numbers of instances to try.",
+        "N,N",
+        made=_numbers("instances", int),
+        default_text="1,2,4… up to the cores",
+    )
+    threads: Sequence[int] | None = declared(
+        None,
+        "CPU threads per operator to try.",
+        "N,N",
+        made=_numbers("threads", int),
+        default_text="1,2,4… as many as the cores have room for beside the instances",
+    )
+    max_batch_size: Sequence[int] = declared(
+        (1, 2, 4, 8, 16, 32),
+        "Maximum numbers of queries per batch to try.",
+        "N,N",
+        made=_numbers("max_batch_size", int),
+        default_text="1,2,4,8,16,32",
+    )
+    max_queue_delay_ms: Sequence[float] = declared(
+        (0.0,),
+        "How long the first query of a batch waits for others: the times to try.",
+        "MS,MS",
+        made=_numbers("max_queue_delay_ms", float),
+        default_text="0",
+    )
+    latency_bound_ms: float = _like("latency_bound_ms")
+    percentile: float = _like("percentile")
+    rate_qps: float | None = declared(
+        None,
+        "Search for the smallest latency at this rate, not for the highest rate within the bound.",
+        "QPS",
+        within=POSITIVE,
+        flags=("--rate",),
+    )
+    arrival: str | None = _like(
+        "arrival", help="Arrival process: constant, poisson, gamma:cv=2, bursts:on_s=1,off_s=1."
+    )
+    min_duration_s: float = _like(
+        "min_duration_s",
+        default=1.5,
+        help="Duration of a probe in the first round; it doubles from round to round.",
+        default_text="",
+    )
+    time_budget_s: float = _like("time_budget_s", default=900.0, help="Time limit of the tuning.")
+    timeout_ms: float = _like("timeout_ms")
+    warm_up_queries: int = _like(
+        "warm_up_queries", help="Queries to send to each configuration without measuring them."
+    )
+    include_preprocess: bool = _like("include_preprocess")
+    force: bool = _like("force")
+    synthetic: bool = _like("synthetic", DatasetOptions)
+    dataset_name: str | None = _like("dataset_name", DatasetOptions)
+    dataset_path: Path | None = _like("dataset_path", DatasetOptions, argument="")  # noqa: RUF009 - a field
+    write_config: Path | None = declared(
+        None,
+        "Also write the configuration to this new file, for agent serve --config=FILE.",
+        "FILE",
+        flags=("-o", "--write_config"),
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.system.agents:
+            raise ConfigurationError("tuning changes how a model in this process is served; leave out agent")
+        for name, allowed in _AXES.items():
+            values = getattr(self, name)
+            for value in () if values is None else values:
+                if not isinstance(value, int | float) or value not in allowed:
+                    raise ConfigurationError(f"{name} has {value}; allowed: {allowed}")
+            if values is not None and (not values or len(set(values)) < len(values)):
+                raise ConfigurationError(f"{name} is {list(values)}; give each value once, at least one")
+        for size in self.max_batch_size:
+            self.system.check_batches(size)
+        self.load  # noqa: B018 - which checks the options of a load
+
+    @property
+    def load(self) -> MaxQpsRequest:
+        """The request to put the model under load.
+
+        Raises:
+            ConfigurationError: An option of the load is not valid.
+        """
+        dataset = DatasetOptions(dataset_name=self.dataset_name, dataset_path=self.dataset_path).choice()
+        session = self.system.session
+        if not session.device.is_gpu:
+            session = replace(session, threads=(self.threads or (1,))[0])
+        return MaxQpsRequest(
+            system=replace(self.system, session=session),
+            dataset=dataset,
+            synthetic=self.synthetic or (self.system.given is not None and not dataset.is_named),
+            seed=self.system.session.seed,
+            min_queries=PROBE_MIN_QUERIES,
+            initial_qps=self.rate_qps,
+            **{name: getattr(self, name) for name in _SAME},
+        )
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """The options that differ from their defaults, as an evaluation stores them."""
+        given = {name: value for name, value in given_options(self).items() if name != "write_config"}
+        return {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
+
+    @classmethod
+    def words(cls, asked: Mapping[str, Any]) -> Iterator[str]:
+        """Yields the command-line words of stored options."""
+        yield from words(asked, cls)
+
+    def configurations(self, cores: int, *, on_gpu: bool) -> Iterator[Configuration]:
+        """Yields the configurations of the space.
+
+        Where the request leaves instances or threads open, it has those whose product is within the cores; a
+        GPU's model keeps its framework's threads.
+
+        Raises:
+            ConfigurationError: There are too many.
+        """
+        powers = tuple(2**power for power in range(max(cores, 1).bit_length()))
+        threads = self.threads or ((None,) if on_gpu else powers)
+        axes = (self.instances or powers, threads, self.max_batch_size, self.max_queue_delay_ms)
+        found = [Configuration(*values) for values in product(*axes)]
+        if not (self.instances and self.threads):
+            least = min(self.threads or (1,))
+            room = max(cores, min(self.instances or (1,)) * least)
+            found = [each for each in found if each.instances * (each.threads or 1) <= room]
+        if len(found) > _MOST_CONFIGURATIONS:
+            raise ConfigurationError(
+                f"the space has {len(found):,} configurations; at most {_MOST_CONFIGURATIONS:,} are allowed; "
+                "give fewer values"
+            )
+        yield from found

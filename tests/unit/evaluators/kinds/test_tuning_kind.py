@@ -1,0 +1,136 @@
+"""What is made of a tuning: its documents, rows, plot, summary, and the command that repeats it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inferometer.evaluators.evaluation import Evaluation, Status
+from inferometer.evaluators.kinds.registry import again, find_kind
+from inferometer.evaluators.kinds.tuning.kind import TuningKind, TuningPlot, TuningReport
+from inferometer.evaluators.kinds.tuning.race import TuningMeasurement
+from inferometer.evaluators.kinds.tuning.request import TuningRequest
+from inferometer.evaluators.load.queries import QUERY_COLUMNS
+from tests.contract.store_fixtures import make_evaluation
+from tests.tuned_hosts import tuned_host
+
+
+def tuned(*, whole: bool = True, **options: Any) -> Evaluation[TuningMeasurement]:
+    """A tuning of a simulated host."""
+    evaluation: Evaluation[TuningMeasurement] = make_evaluation(
+        measurement=tuned_host(whole=whole, **options)
+    )
+    return evaluation
+
+
+@pytest.mark.parametrize("options", [{}, {"rate_qps": 100.0}, {"whole": False}], ids=str)
+def test_what_is_stored_comes_back(options: dict[str, Any]) -> None:
+    kind, evaluation = find_kind("tuning"), tuned(**options)
+    before = evaluation.measurement
+    document, parts = kind.to_documents(evaluation, "save")
+    stored = {name: list(part.documents) for name, part in parts.items()}
+
+    found = kind.from_documents({"measurement": document, "elapsed_ns": 7}, stored)
+
+    assert isinstance(found, TuningMeasurement)
+    assert found.trials == before.trials
+    assert (found.answer, found.options, found.elapsed_ns) == (before.answer, before.options, 7)
+    assert TuningRequest.words(found.asked)
+    assert dict(found.asked) == {k: list(v) if isinstance(v, tuple) else v for k, v in before.asked.items()}
+    for one, other in zip(found.probes, before.probes, strict=True):
+        for name in QUERY_COLUMNS:
+            np.testing.assert_array_equal(getattr(one.queries, name), getattr(other.queries, name))
+
+
+def test_damaged_documents_are_refused() -> None:
+    kind, evaluation = TuningKind(), tuned()
+    document, parts = kind.to_documents(evaluation, "save")
+    stored = {name: list(part.documents) for name, part in parts.items()}
+    document["trials"][0]["configuration"]["instances"] = "two"
+
+    with pytest.raises(TypeError, match="instances is str"):
+        kind.from_documents({"measurement": document, "elapsed_ns": 7}, stored)
+
+
+def test_the_report_has_a_row_for_each_configuration() -> None:
+    evaluation = tuned()
+
+    rows = list(TuningReport().rows([evaluation]))
+
+    keys = {column.key for column in TuningReport.columns}
+    assert all(set(row) == keys for row in rows)
+    assert [row["place"] for row in rows] == [1, 2, 3, 4]
+    assert (rows[0]["instances"], rows[0]["max_batch_size"], rows[0]["stopped"]) == (2, 8, None)
+    assert rows[0]["better"] is None
+    assert all(row["stopped"] for row in rows[1:])
+    assert evaluation.measurement.batch_size == 8
+
+
+def test_the_summary_states_what_was_tried_and_what_is_not_certain() -> None:
+    rows = list(TuningKind().summary(tuned()))
+
+    told = dict(rows)
+    assert told["best"] == "instances 2, threads 1, batch 8, delay 0 ms"
+    assert "queries/s at p99 <= 60 ms" in told["answer"]
+    assert told["another"].startswith("is better with a probability of at most ")
+    assert told["raced"].endswith("of 4 configurations; 4 answered a burst")
+    assert len(rows) == 4 + 4
+
+
+def test_the_smallest_latency_is_told_in_milliseconds() -> None:
+    evaluation = tuned(rate_qps=100.0)
+    kind = TuningKind()
+
+    told = dict(kind.summary(evaluation))
+
+    assert told["answer"].endswith("ms, p99 at 100 queries/s")
+    assert "cannot be compared" in kind.unfit(evaluation.measurement)
+    assert kind.overview(evaluation.measurement) == {"rate_per_s": 100.0}
+
+
+def test_a_stopped_tuning_has_no_answer_and_keeps_its_probes() -> None:
+    evaluation, kind = replace(tuned(whole=False), status=Status.INTERRUPTED), TuningKind()
+
+    assert kind.keeps_interrupted
+    assert kind.measured(evaluation.measurement) == "13 probes"
+    told = dict(kind.summary(evaluation))
+    assert told["answer"] == "none: the tuning was stopped"
+    assert "another" not in told
+    assert list(TuningReport().rows([evaluation]))
+
+
+def test_the_command_that_repeats_it_has_the_axes_and_no_threads_of_its_own() -> None:
+    evaluation = tuned(threads=(1, 2))
+    system = replace(evaluation.system, threads=1)
+
+    line = again(replace(evaluation, system=system)).line
+
+    assert line.startswith("agent measure tuning --model_name=DigitsCNN")
+    assert line.count("--threads=") == 1
+    assert "--threads=1,2 --max_batch_size=1,8 --latency_bound=60" in line
+
+
+def test_the_plot_has_the_pareto_front_of_all_probes() -> None:
+    evaluation = tuned()
+    drawing = TuningPlot().draw([evaluation], list(TuningReport().rows([evaluation])))
+
+    assert drawing is not None
+    [chart] = drawing.charts
+    series = {each.group: each for each in chart.series}  # type: ignore[union-attr]
+    front = series["Pareto front"]
+    assert list(front.x) == sorted(front.x)
+    assert list(front.y) == sorted(front.y)
+    points = [
+        point
+        for name in ("the best configuration", "others")
+        for point in zip(*_xy(series.get(name)), strict=True)
+    ]
+    for x, y in zip(front.x, front.y, strict=True):
+        assert not any(a > x and b < y for a, b in points)
+
+
+def _xy(series: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    return (series.x, series.y) if series else ((), ())

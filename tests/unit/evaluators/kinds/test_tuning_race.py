@@ -1,0 +1,240 @@
+"""The race of configurations on simulated hosts, whose best configuration is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+
+from inferometer.evaluators.kinds.load.measurement import Method
+from inferometer.evaluators.kinds.tuning.race import BLOCKS, Figure, Race, Trial, probability_better
+from inferometer.evaluators.kinds.tuning.request import Configuration
+from inferometer.evaluators.load.arrivals import Schedule
+from inferometer.evaluators.load.queries import LoadRun, Stop
+from tests.load_runs import run_of
+from tests.tuned_hosts import Host, SimulatedProber, highest_qps, request_of
+
+SERIAL = Host(cores=4, fixed_s=0.004, query_s=0.001)
+"""Batches pay off: one of 16 takes 20 ms, where 16 of one take 80 ms."""
+
+
+def configurations(
+    sizes: Iterable[int] = (1, 4, 16), instances: Iterable[int] = (1, 2)
+) -> list[Configuration]:
+    return [Configuration(count, 1, size, 0.0) for count in instances for size in sizes]
+
+
+def by_batch(trials: Iterable[Trial]) -> dict[tuple[int, int], Trial]:
+    return {(each.configuration.instances, each.configuration.max_batch_size): each for each in trials}
+
+
+@pytest.mark.parametrize("seed", [0, 1, 6, 8, 10, 17])
+def test_the_best_configuration_is_found_within_3_percent_in_little_time(seed: int) -> None:
+    host = Host.drawn(seed)
+    request = request_of(seed, host.bound_ms(seed))
+    space = list(request.configurations(host.cores, on_gpu=False))
+    prober = SimulatedProber(host, seed)
+    race = Race(request, space, prober, math.inf)
+
+    assert race.run()
+
+    assert race.best is not None
+    answer = race.answer()
+    assert answer is not None
+    rough = {each: highest_qps(host, each, request.latency_bound_ms, 2_000) for each in space}
+    near = {each for each in space if rough[each] > 0.9 * max(rough.values())} | {race.best.configuration}
+    exact = {each: highest_qps(host, each, request.latency_bound_ms, 20_000, rough[each]) for each in near}
+    found_qps = exact[race.best.configuration]
+    assert found_qps >= 0.97 * max(exact.values())
+    assert answer.low_qps < answer.rate_qps < answer.high_qps  # type: ignore[operator]
+    assert answer.rate_qps == pytest.approx(found_qps, rel=0.05)
+    # a search of one configuration takes some 50 to 100 s of probes
+    assert prober.elapsed_s < 0.2 * 75 * len(space)
+
+
+def test_all_probes_of_a_round_have_the_same_arrivals_scaled() -> None:
+    prober = SimulatedProber(SERIAL)
+    race = Race(request_of(0, 60.0), configurations(), prober, math.inf)
+
+    race.run()
+
+    units: dict[int | None, np.ndarray] = {}
+    for run in prober.runs:
+        if run.rate_qps:
+            found = run.queries.scheduled_ns * run.rate_qps / 1e9
+            longest = units.setdefault(run.seed, found)
+            count = min(len(found), len(longest))
+            np.testing.assert_allclose(found[:count], longest[:count], atol=1e-3)
+    assert 2 <= len(units) <= 5  # rounds
+
+
+def test_losers_end_early_and_the_table_says_why() -> None:
+    prober = SimulatedProber(SERIAL)
+    race = Race(request_of(0, 60.0), configurations(), prober, math.inf)
+
+    race.run()
+
+    trials = race.trials()
+    assert trials[0] is race.best
+    assert (trials[0].configuration.instances, trials[0].configuration.max_batch_size) == (2, 16)
+    assert all(each.stopped for each in trials[1:])
+    assert not trials[0].stopped
+    assert "answers only" in by_batch(trials)[1, 1].stopped
+    assert by_batch(trials)[1, 1].rounds == 0
+    assert trials[0].spent_s > sum(each.spent_s for each in trials[1:])
+    assert sorted(number for each in trials for number in each.probes) == list(range(len(prober.runs)))
+
+
+class ScriptedProber:
+    """Answers every burst at 1,000 queries/s, and keeps the bound up to a rate that each batch size has."""
+
+    def __init__(self, highest_qps: dict[int, float]) -> None:
+        self.elapsed_s = 0.0
+        self.probed: set[int] = set()
+        self._highest_qps = highest_qps
+        self._size = 0
+
+    def use(self, c: Configuration) -> str:
+        self._size = c.max_batch_size
+        return ""
+
+    def run(self, schedule: Schedule, bound_ns: int | None, max_late: int | None, name: str) -> LoadRun:
+        due, rate_qps = schedule.offsets_ns, schedule.rate_qps
+        if not rate_qps:
+            return LoadRun(0.0, "burst", None, "", run_of(due, np.arange(1, len(due) + 1) * 1_000_000))
+        self.probed.add(self._size)
+        late = rate_qps > self._highest_qps[self._size]
+        stopped = Stop.HOPELESS.value if late else ""
+        return LoadRun(rate_qps, "poisson", 0, "", run_of(due, due * 0 + 1 + late * 10**9), stopped=stopped)
+
+
+def test_a_batch_beyond_one_that_lost_is_not_probed() -> None:
+    prober = ScriptedProber({1: 500, 2: 520, 4: 800, 8: 790, 16: 400, 32: 990})
+    race = Race(request_of(0, 60.0), configurations(prober._highest_qps, (1,)), prober, math.inf)
+
+    race.run()
+
+    trials = by_batch(race.trials())
+    assert race.best is not None
+    assert race.best.configuration.max_batch_size in {4, 8}
+    assert prober.probed == {1, 2, 4, 8, 16}
+    assert trials[1, 32].stopped == "batch 16 has lost, and the rate has one peak over the batch"
+
+
+def test_an_impossible_configuration_is_left_out_with_its_reason() -> None:
+    space = [*configurations(), Configuration(64, 1, 4, 0.0), Configuration(1, 1, 4, 90.0)]
+    race = Race(request_of(0, 60.0), space, SimulatedProber(SERIAL), math.inf)
+
+    race.run()
+
+    stopped = {each.configuration: each.stopped for each in race.trials()}
+    assert stopped[space[-2]] == "not possible: there is no room"
+    assert stopped[space[-1]] == "a batch may wait for as long as the bound"
+    assert race.best is not None
+
+
+def test_the_smallest_latency_at_a_rate_needs_no_large_batches() -> None:
+    """At a rate that even single queries keep, what matters is the time of the operators."""
+    host = Host(cores=4, fixed_s=0.002, query_s=0.002, parallel=0.9)
+    request = request_of(0, 100.0, rate_qps=100.0)
+    space = [Configuration(1, threads, size, 0.0) for threads in (1, 2, 4) for size in (1, 8)]
+    race = Race(request, space, SimulatedProber(host), math.inf)
+
+    race.run()
+
+    best, trials = race.best, race.trials()
+    assert race.answer() is None
+    assert best is not None
+    assert best.configuration.threads == 4
+    assert best.latency_ms is not None
+    assert best.low is not None
+    assert best.high is not None
+    assert best.low < best.latency_ms < best.high
+    assert best.rate_qps == 100.0
+    slow = next(each for each in trials if each.configuration.threads == 1)
+    assert "p99 is above" in slow.stopped
+
+
+def test_a_rate_that_nothing_can_answer_has_no_best() -> None:
+    race = Race(request_of(0, 60.0, rate_qps=5_000.0), configurations(), SimulatedProber(SERIAL), math.inf)
+
+    race.run()
+
+    assert race.best is None
+    assert all("answers only" in each.stopped for each in race.trials())
+
+
+def test_a_bound_that_nothing_keeps_is_said() -> None:
+    race = Race(request_of(0, 2.0), configurations(), SimulatedProber(SERIAL), math.inf)
+
+    race.run()
+
+    answer = race.answer()
+    assert answer is not None
+    assert (answer.method, answer.rate_qps) == (Method.NONE.value, None)
+    assert any("breaks the bound even at" in each.stopped for each in race.trials())
+
+
+def test_above_what_can_be_sent_the_answer_is_a_bound() -> None:
+    race = Race(request_of(0, 60.0), configurations(), SimulatedProber(SERIAL), 150.0)
+
+    race.run()
+
+    answer = race.answer()
+    assert answer is not None
+    assert (answer.method, answer.rate_qps) == (Method.AT_LEAST.value, pytest.approx(150.0))
+
+
+def test_when_the_time_is_used_up_the_best_so_far_is_kept() -> None:
+    prober = SimulatedProber(SERIAL)
+    request = request_of(0, 60.0, time_budget_s=9.0)
+    race = Race(request, configurations((8, 12, 16, 24), (2,)), prober, math.inf)
+
+    assert race.run()
+
+    assert race.best is not None
+    assert race.note == "the time budget was used up"
+    assert prober.elapsed_s < 60
+    assert all(each.stopped for each in race.trials() if each is not race.best)
+
+
+def test_a_stop_keeps_what_was_probed() -> None:
+    prober = SimulatedProber(SERIAL, interrupted_after=12)
+    race = Race(request_of(0, 60.0), configurations(), prober, math.inf)
+
+    assert not race.run()
+
+    assert len(prober.runs) == 13
+    assert sum(len(each.probes) for each in race.trials()) == 13
+    assert any(each.capacity_qps for each in race.trials())
+
+
+def _figure(log: float, noise: np.ndarray) -> Figure:
+    return Figure(log, noise - noise.mean())
+
+
+def test_the_probability_rests_on_the_differences_of_the_blocks() -> None:
+    noise = np.random.RandomState(0).standard_normal(BLOCKS) / 50
+    best, alike = (
+        _figure(5.0, noise),
+        _figure(4.98, noise + np.random.RandomState(1).standard_normal(BLOCKS) / 900),
+    )
+    other = _figure(4.98, np.random.RandomState(2).standard_normal(BLOCKS) / 50)
+
+    assert probability_better(best, best) == 0.5
+    assert probability_better(alike, best) < 0.01  # on common arrivals, 2 % are a difference
+    assert 0.3 < probability_better(other, best) < 0.5
+    assert probability_better(best, other) == pytest.approx(1 - probability_better(other, best))
+
+
+def test_the_error_of_a_paired_difference_is_that_of_its_blocks() -> None:
+    """The error of a sum of B independent parts is the root of B times their variance."""
+    random = np.random.RandomState(3)
+    errors = []
+    for _ in range(400):
+        parts = random.standard_normal(BLOCKS) / 100
+        errors.append(_figure(0.0, parts).log_half / 2.093)
+
+    assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(np.sqrt(BLOCKS) / 100, rel=0.03)

@@ -1,0 +1,116 @@
+"""The request to tune a model: its space, its options, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inferometer.agent.hardware.environment import Device, DeviceKind
+from inferometer.agent.inference.session import SessionOptions
+from inferometer.evaluators.jobs.job import SystemRequest
+from inferometer.evaluators.kinds.tuning.request import Configuration, TuningRequest
+from inferometer.manifests.errors import ConfigurationError
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"instances": (0,)}, "instances has 0; allowed: at least 1 and at most 64"),
+        ({"threads": (1, 2000)}, "threads has 2000; allowed: at least 1 and at most 1024"),
+        ({"max_batch_size": ()}, r"max_batch_size is \[\]; give each value once, at least one"),
+        ({"max_batch_size": (4, 4)}, r"max_batch_size is \[4, 4\]; give each value once"),
+        ({"max_batch_size": ("many",)}, "max_batch_size has many; allowed: at least 1"),
+        ({"max_queue_delay_ms": (-1.0,)}, "max_queue_delay_ms has -1.0; allowed: at least 0"),
+        ({"rate_qps": 0.0}, "rate_qps is 0.0; it must be above 0"),
+        ({"latency_bound_ms": 0.0}, "latency_bound_ms is 0.0; it must be at least 0.001"),
+        ({"arrival": "ramp"}, "arrival ramp has no steady rate"),
+        ({"arrival": "posson"}, 'unknown arrival process "posson"'),
+        ({"time_budget_s": 2.0}, "time_budget is 2 s; with this min_duration"),
+        ({"system": SystemRequest(agents=("host:1",))}, "leave out agent"),
+    ],
+)
+def test_wrong_input_is_refused_in_one_line(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as error:
+        TuningRequest(**given)
+
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("1,2,4", (1, 2, 4)), ("8", (8,)), ("1,x", None), ("1.5", None), ("", None)]
+)
+def test_an_axis_is_read_from_text(text: str, expected: tuple[int, ...] | None) -> None:
+    read = TuningRequest.__dataclass_fields__["max_batch_size"].metadata["declared"].made
+
+    if expected is None:
+        with pytest.raises(ConfigurationError, match="give whole numbers, separated by commas"):
+            read(text)
+    else:
+        assert read(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "cores", "expected"),
+    [
+        ({}, 1, {(1, 1)}),
+        ({}, 4, {(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1)}),
+        ({}, 6, {(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1)}),
+        ({"threads": (1,)}, 4, {(1, 1), (2, 1), (4, 1)}),
+        ({"instances": (2,)}, 4, {(2, 1), (2, 2)}),
+        ({"instances": (8,)}, 2, {(8, 1)}),
+        ({"instances": (2, 8), "threads": (4,)}, 2, {(2, 4), (8, 4)}),
+    ],
+)
+def test_what_is_left_open_fits_the_cores(
+    given: dict[str, Any], cores: int, expected: set[tuple[int, int]]
+) -> None:
+    request = TuningRequest(max_batch_size=(1, 8), **given)
+
+    found = list(request.configurations(cores, on_gpu=False))
+
+    assert {(each.instances, each.threads) for each in found} == expected
+    assert len(found) == 2 * len(expected)
+
+
+def test_on_a_gpu_the_framework_keeps_its_threads() -> None:
+    session = SessionOptions(device=Device(DeviceKind.GPU, 0))
+    request = TuningRequest(system=SystemRequest(session=session), max_batch_size=(4,), instances=(1, 2))
+
+    found = list(request.configurations(8, on_gpu=True))
+
+    assert found == [Configuration(1, None, 4, 0.0), Configuration(2, None, 4, 0.0)]
+    assert request.load.system.session.threads is None
+    assert str(found[0]) == "instances 1, threads default, batch 4, delay 0 ms"
+
+
+def test_a_space_that_is_too_large_is_refused() -> None:
+    request = TuningRequest(max_batch_size=tuple(range(1, 600)), max_queue_delay_ms=(0.0, 1.0))
+
+    with pytest.raises(ConfigurationError, match="the space has 1,198 configurations; at most 1,000"):
+        list(request.configurations(1, on_gpu=False))
+
+
+def test_the_options_of_the_load_and_those_that_are_kept() -> None:
+    given: dict[str, Any] = {
+        "max_batch_size": (1, 4),
+        "latency_bound_ms": 20.0,
+        "rate_qps": 50.0,
+        "dataset_path": Path("inputs"),
+        "write_config": Path("found.yml"),
+    }
+    request = TuningRequest(**given)
+
+    assert (request.load.latency_bound_ms, request.load.rate_qps) == (20.0, 50.0)
+    assert request.load.dataset.path == Path("inputs")
+    assert request.asked == {
+        "max_batch_size": (1, 4),
+        "latency_bound_ms": 20.0,
+        "rate_qps": 50.0,
+        "dataset_path": "inputs",
+    }
+    assert list(TuningRequest.words({"max_batch_size": [1, 4], "rate_qps": 50.0, "gone": 1})) == [
+        "--max_batch_size=1,4",
+        "--rate=50",
+    ]
