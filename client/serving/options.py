@@ -7,17 +7,18 @@ the log format, and the detection of hung predictions.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from inferometer.agent.hardware.environment import Device, DeviceKind, Weights
+from inferometer.agent.hardware.environment import Device, DeviceKind, Weights, default_threads
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.server.admission import Limits
 from inferometer.agent.server.observation import LogFormat
@@ -157,21 +158,30 @@ model_options = options(
 """Adds to a command the options that ``take_serving`` reads."""
 
 
-def take_serving(values: dict[str, Any], invocation: Invocation) -> ServingOptions:
-    """Takes the options out of a command's values; see ``serving_options``."""
+def take_serving(values: dict[str, Any], invocation: Invocation, workers: int = 1) -> ServingOptions:
+    """Takes the options out of a command's values; see ``serving_options``.
+
+    Several workers divide the memory limit, and the cores unless a number of threads is given.
+    """
     gpu, gpu_device_id = values.pop("gpu"), values.pop("gpu_device_id")
     if gpu_device_id and not gpu:
         raise ConfigurationError("--gpu_device_id requires --gpu")
+    threads = values.pop("threads")
+    if workers > 1 and threads is None and "OMP_NUM_THREADS" not in os.environ:
+        threads = max(1, default_threads() // workers)
     session = SessionOptions(
         device=Device(DeviceKind.GPU, gpu_device_id) if gpu else Device(),
-        threads=values.pop("threads"),
+        threads=threads,
         weights=Weights(values.pop("weights").lower()),
         seed=values.pop("seed"),
     )
     given = {name: values.pop(name) for name in BATCHING}
     for name in ("priority_queue_policy", "version_policy"):
         given[name] = given[name] or None
-    return serving_options(given, invocation.configuration.serving, session)
+    options = serving_options(given, invocation.configuration.serving, session)
+    if options.memory_limit_bytes is None:
+        return options
+    return replace(options, memory_limit_bytes=max(1, options.memory_limit_bytes // workers))
 
 
 def serving_options(
