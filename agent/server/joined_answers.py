@@ -48,6 +48,7 @@ def _statistics(answers: Sequence[Any]) -> Any:
                 _add_durations(batches[each.batch_size], each)
             else:
                 found.batch_stats.append(each)
+        found.batch_stats.sort(key=lambda each: each.batch_size)
     return type(answers[0])(model_stats=models.values())
 
 
@@ -68,7 +69,5 @@ JOINED: Mapping[str, Callable[[Sequence[Any]], Any]] = {
     "Status": _status,
 }
 """The methods that all workers run, and what makes one answer of theirs."""
-
-
 CHANGING = {name for name, join in JOINED.items() if join is _first}
 """Those that change the workers."""

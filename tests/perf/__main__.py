@@ -34,6 +34,7 @@ from tests.perf import (
     tracing,
     training_steps,
     triton_peer,
+    workers,
 )
 from tests.perf.ratios import Row, print_table
 
@@ -126,6 +127,7 @@ SECTIONS: Mapping[str, Callable[[_Given], _Tables]] = {
         "max_qps_mlserver: skipped; set INFEROMETER_MLSERVER_PYTHON to a Python with MLServer",
     ),
     "batching": _of("Dynamic batching in a served agent", batching.measure),
+    "workers": _of(f"Workers behind one port, {workers.IN_FLIGHT} in flight", workers.measure),
     "mlserver": _of(
         "A served agent against MLServer, ModelInfer",
         mlserver_peer.measure,
