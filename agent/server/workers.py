@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import pickle
 import socket
 import sys
 import threading
@@ -32,7 +33,7 @@ from inferometer.agent.server.observation import SummedMetrics
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.manifests.errors import AgentError, ConfigurationError, InferometerError, RegionExistsError
 
-_THREADS = 16
+_THREADS = 48  # more than a worker has for calls, each of which may ask the parent
 _READ_S = 5.0
 _LEAVING_S = 15.0
 """How long a worker may take to stop after its grace period."""
@@ -97,11 +98,20 @@ class Link:
         try:
             self._send(number, None, (getattr(self._target, name)(*given), None))
         except InferometerError as error:
-            self._send(number, None, (None, error))
+            self._send(number, None, (None, _portable(error)))
         except Exception as error:  # noqa: BLE001 - the boundary of a call, as the dispatcher's
             _log.error("%s between workers failed", name, exc_info=error)
             failure = AgentError(f"{name} between workers failed: {type(error).__name__}")
             self._send(number, None, (None, failure))
+
+
+def _portable(error: InferometerError) -> InferometerError:
+    """Returns the error, or one with its message if it cannot be pickled, as that of a plug-in may be."""
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - its own
+    except Exception:  # noqa: BLE001 - of whatever the error's class does
+        return AgentError(str(error))
+    return error
 
 
 class Worker:
@@ -350,7 +360,8 @@ class Workers:
                     self._load_again(member)
                     member.link.ask("start").result()
                     with self._changed:
-                        self._live[number] = member
+                        if not self._stopping.is_set():
+                            self._live[number] = member
                 return
             except InferometerError as error:
                 if self._stopping.is_set():

@@ -257,11 +257,14 @@ def test_wrong_options_are_one_line(environment, capsys, options, line):
 
 def test_the_ports_of_workers_are_theirs_alone(tmp_path, capsys):
     with serve(tmp_path, 2) as found:
-        for own in ("", "--workers=2"):
-            for option, url in {"port": found.address, "http_port": found.http_url}.items():
-                port = url.rpartition(":")[2]
-                assert run(["serve", "--port=0", f"--{option}={port}", *filter(None, [own])]) == 2
-                assert "another program listens there" in capsys.readouterr().err or option == "http_port"
+        for option, url in {"port": found.address, "http_port": found.http_url}.items():
+            place = url.rpartition("/")[2]
+            for beside in ((), ("--workers=2",)):
+                given = ("--port=0", f"--{option}={place.rpartition(':')[2]}", *beside)
+                assert run(["serve", *given]) == 2
+                [error] = capsys.readouterr().err.splitlines()
+                assert f"cannot listen on {place}" in error
+                assert f"choose another --{option}" in error
 
 
 def test_workers_end_with_their_parent(tmp_path):

@@ -15,7 +15,7 @@ from inferometer.agent.server import workers
 from inferometer.agent.server.joined_answers import CHANGING, JOINED
 from inferometer.agent.server.server import ServerOptions
 from inferometer.agent.server.workers import Link, Workers
-from inferometer.manifests.errors import AgentError, MemoryLimitError, UnknownModelError
+from inferometer.manifests.errors import AgentError, InferometerError, MemoryLimitError, UnknownModelError
 from inferometer.protos.inference.v2 import grpc_service_pb2 as v2
 from inferometer.protos.inferometer.v1 import registry_pb2
 
@@ -126,6 +126,22 @@ def test_a_reading_call_reaches_all_and_a_change_reaches_its_origin_first(group)
     assert [len(process.calls) for process in group.processes] == [2, 2, 3]
     with pytest.raises(MemoryLimitError):  # also of another worker
         group.call(first, LOAD, "C")
+
+
+class OddError(InferometerError):
+    """As that of a plug-in: it cannot be unpickled."""
+
+    def __init__(self, code, text):
+        super().__init__(f"{code}: {text}")
+
+
+def test_error_that_cannot_be_pickled_has_its_message_and_one_that_is_no_errors_is_named(group):
+    group.processes[0].fails = OddError(7, "it is odd")
+    with pytest.raises(AgentError, match=r"^7: it is odd$"):
+        group.call(group.processes[0], LOAD, "A")
+    group.processes[0].fails = ZeroDivisionError("a secret detail")
+    with pytest.raises(AgentError, match=r"^call between workers failed: ZeroDivisionError$"):
+        group.call(group.processes[0], LOAD, "A")
 
 
 def test_a_successor_loads_what_is_loaded_before_it_listens(group):
