@@ -440,14 +440,15 @@ def default_threads(spare_cores: int = 0, instances: int = 1) -> int:
     """Returns how many threads an operator may use on the CPU if no option specifies their number.
 
     This is ``OMP_NUM_THREADS`` if it is set, even for frameworks that do not read it; otherwise one thread
-    per core that this process may use. It leaves ``spare_cores`` free, and is divided among the
-    ``instances`` of a model, but is at least 1.
+    per core that this process may use, divided among the ``instances`` that predict at the same time. It
+    leaves ``spare_cores`` free, but is at least 1.
     """
     outermost = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # of nested levels
-    threads = (int(outermost) if outermost.isdecimal() else 0) or usable_physical_cores()
+    given = int(outermost) if outermost.isdecimal() else 0
+    threads = given or usable_physical_cores()
     if spare_cores:
         threads = min(threads, usable_cores() - spare_cores)
-    return max(1, threads // instances)
+    return max(1, threads if given else threads // instances)
 
 
 def usable_physical_cores(topology: Path = _PROCESSORS) -> int:

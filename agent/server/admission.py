@@ -57,8 +57,6 @@ def server_options(max_message_bytes: int, limits: Limits) -> tuple[tuple[str, i
         # Both alike: between the two gRPC refuses by chance.
         ("grpc.max_metadata_size", MAX_METADATA_BYTES),
         ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
-        # Otherwise two agents could listen on one port, and calls would reach either.
-        ("grpc.so_reuseport", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", _CLIENTS_KEEPALIVE_MS // 2),
         # A client that has vanished says nothing: pings find that out, and its calls end.
         ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
@@ -76,8 +74,12 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def bound(host: str, port: int, purpose: str = "", advice: str = "", *, backlog: int = 0) -> socket.socket:
+def bound(
+    host: str, port: int, purpose: str = "", advice: str = "", *, backlog: int = 0, shared: bool = False
+) -> socket.socket:
     """Returns a socket that is bound to the address, and listens if there is a ``backlog``.
+
+    Processes of one user can listen on a ``shared`` port together (SO_REUSEPORT).
 
     Raises ConfigurationError with the reason.
     """
@@ -87,6 +89,8 @@ def bound(host: str, port: int, purpose: str = "", advice: str = "", *, backlog:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if shared:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             probe.bind(address)
             if backlog:
                 probe.listen(backlog)

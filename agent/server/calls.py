@@ -153,6 +153,8 @@ class Method:
     encode: Callable[[Any], bytes]
     streams_requests: bool = False
     aside: bool = False
+    answer: Callable[[bytes], Any] | None = None
+    """Reads a response; None if it is no message of protobuf's own codec."""
 
     def read(self, content: bytes) -> Any:
         """Reads a request.
@@ -183,12 +185,17 @@ def methods_of(
         behaviour = getattr(servicer, re.sub(r"(?<!^)(?=[A-Z])", "_", method.name).lower(), None)
         if behaviour is None:
             continue
+        answer = GetMessageClass(method.output_type)
         decode, encode = (codecs or {}).get(method.name) or (
             GetMessageClass(method.input_type).FromString,
-            GetMessageClass(method.output_type).SerializeToString,
+            answer.SerializeToString,
         )
-        path = f"{service.full_name}/{method.name}"
-        found.append(Method(path, behaviour, decode, encode, method.client_streaming, method.name in aside))
+        path, streams, apart = (
+            f"{service.full_name}/{method.name}",
+            method.client_streaming,
+            method.name in aside,
+        )
+        found.append(Method(path, behaviour, decode, encode, streams, apart, answer.FromString))
     return found
 
 

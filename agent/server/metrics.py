@@ -18,8 +18,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from http.server import ThreadingHTTPServer
-from itertools import accumulate
-from typing import Any, Generic, TypeVar
+from itertools import accumulate, chain
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import grpc
 import pynvml
@@ -27,6 +27,7 @@ from prometheus_client import CollectorRegistry, PlatformCollector, ProcessColle
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import MetricsHandler
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from inferometer.agent import __version__
 from inferometer.agent.server.admission import bound
@@ -378,6 +379,52 @@ class _LoadCollector(Collector):
             waiting.add_metric((name,), count)
         yield loaded
         yield waiting
+
+
+_LEAST = {"inferometer_serving", "process_max_fds", "process_start_time_seconds"}
+_EQUAL = ("inferometer_gpu_", "inferometer_info", "python_info")
+"""What all processes on a host read alike begins with one of these."""
+
+
+Page: TypeAlias = "Iterable[Metric]"
+"""The current metrics of a process."""
+
+
+class SummedPages(Collector):
+    """The metrics of several processes as one page: ``read`` returns those of each process.
+
+    Counters, histograms and gauges are sums. Of the gauges that no sum describes, the page has the least
+    (whether each process is fit to serve) or the one that all processes read alike (of a GPU).
+    """
+
+    def __init__(self, read: Callable[[], Iterable[Page]]) -> None:
+        self._read = read
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yields the current metrics."""
+        families: dict[str, Metric] = {}
+        samples: dict[str, dict[tuple[str, frozenset[tuple[str, str]]], Sample]] = {}
+        for family in chain.from_iterable(self._read()):
+            families.setdefault(family.name, family)
+            found = samples.setdefault(family.name, {})
+            for sample in family.samples:
+                key = sample.name, frozenset(sample.labels.items())
+                before = found.get(key)
+                values = (sample.value,) if before is None else (before.value, sample.value)
+                found[key] = sample._replace(value=_joined(sample.name)(values))
+        for name, first in families.items():
+            family = Metric(name, first.documentation, first.type)
+            family.samples = list(samples[name].values())
+            yield family
+
+
+def _joined(sample: str) -> Callable[[Iterable[float]], float]:
+    """Returns what makes one value of those of several processes."""
+    if sample in _LEAST or sample.endswith("_created"):
+        return min
+    return max if sample.startswith(_EQUAL) else sum
 
 
 _TIMEOUT_S = 10.0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from inferometer.agent.serving.observers import Call, PredictionObserver, QueueO
 from inferometer.agent.serving.prediction_watch import AgentLoad, PredictionWatch
 
 if TYPE_CHECKING:
-    from inferometer.agent.server.metrics import MetricsServer
+    from inferometer.agent.server.metrics import MetricsServer, Page
 
 
 EXTRAS = ("code", "duration_s", "model", "peer")
@@ -126,7 +126,7 @@ class Observation:
     """Observes a server from ``start`` to ``close``: its calls, its predictions and its ``load``.
 
     ``on_fitness`` is passed to ``PredictionWatch``. Without a ``metrics_port``, no metrics are counted or
-    served; 0 selects a free port.
+    served; 0 selects a free port. Unless it ``serves`` them, metrics are only counted, for ``page``.
 
     Raises:
         ConfigurationError: The address for the metrics cannot be bound.
@@ -139,12 +139,16 @@ class Observation:
         predict_timeout_s: float | None,
         load: Callable[[], AgentLoad],
         on_fitness: Callable[[bool], None],
+        *,
+        serves: bool = True,
     ) -> None:
         calls: list[CallObserver] = [AccessLog()]
         predictions: list[PredictionObserver] = []
         self.queues: QueueObserver | None = None
         self._metrics: MetricsServer | None = None
         self._warning: str | None = None
+        self.page: Callable[[], Page] = tuple
+        """Reads the current metrics; there are none without a ``metrics_port``."""
         if metrics_port is not None:
             # these load a library that others do not need
             from inferometer.agent.server.metrics import Metrics, MetricsServer
@@ -153,8 +157,10 @@ class Observation:
             calls.append(metrics)
             predictions.append(metrics)
             self.queues = metrics
-            self._metrics = MetricsServer(metrics.registry, host, metrics_port)
-            self._warning = metrics_warning(host, self._metrics.port)
+            self.page = metrics.registry.collect
+            if serves:
+                self._metrics = MetricsServer(metrics.registry, host, metrics_port)
+                self._warning = metrics_warning(host, self._metrics.port)
         self.calls = tuple(calls)
         self.watch = PredictionWatch(predict_timeout_s, predictions, on_fitness)
 
@@ -176,3 +182,29 @@ class Observation:
         self.watch.close()
         if self._metrics is not None:
             self._metrics.close()
+
+
+class SummedMetrics:
+    """Serves the sum of the metrics that several processes count, from ``start`` to ``close``.
+
+    ``read`` returns the present metrics of each process; see ``Observation.page``.
+
+    Raises:
+        ConfigurationError: The address cannot be bound.
+    """
+
+    def __init__(self, host: str, port: int, read: Callable[[], Iterable[Page]]) -> None:
+        from inferometer.agent.server.metrics import MetricsServer, SummedPages
+
+        server = MetricsServer(SummedPages(read).registry, host, port)
+        self.url, self.start, self.close = server.url, server.start, server.close
+        if warning := metrics_warning(host, server.port):
+            _log.warning("%s", warning)
+
+    @staticmethod
+    def counted(pages: Iterable[Page]) -> Page:
+        """Returns the sums of counters and histograms, which must not drop when a process has ended."""
+        from inferometer.agent.server.metrics import SummedPages
+
+        found = SummedPages(lambda: pages).collect()
+        return [family for family in found if family.type in {"counter", "histogram"}]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Executor, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError  # another class in Python 3.10
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing, nullcontext
@@ -222,10 +222,12 @@ class GrpcServer(Closeable):
         """Whether the server has started and is not closed."""
         return self._thread.ident is not None and not self._loop.is_closed()
 
-    def stop(self, grace_s: float, timeout_s: float, closed: Callable[[], None] = lambda: None) -> bool:
+    def stop(
+        self, grace_s: float, timeout_s: float, closed: Callable[[], Awaitable[None]] | None = None
+    ) -> bool:
         """Stops accepting calls, and cancels the calls in progress after the grace period.
 
-        ``closed`` is called on the event loop once clients have been told to reconnect elsewhere (GOAWAY).
+        ``closed`` is awaited on the event loop once clients have been told to reconnect elsewhere (GOAWAY).
         gRPC may take ``timeout_s`` seconds to stop; returns whether it stopped in time.
         """
         return not self.is_running or self.complete(self._stop(grace_s, closed), timeout_s)
@@ -241,10 +243,11 @@ class GrpcServer(Closeable):
             return False
         return True
 
-    async def _stop(self, grace_s: float, closed: Callable[[], None]) -> None:
+    async def _stop(self, grace_s: float, closed: Callable[[], Awaitable[None]] | None) -> None:
         stopping = asyncio.ensure_future(self._server.stop(grace_s))
         await asyncio.sleep(0)  # in which it has begun
-        closed()
+        if closed is not None:
+            await closed()
         await stopping
 
     def close(self) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent import futures
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from typing_extensions import Self
 
@@ -115,12 +116,24 @@ class ServerOptions:
     allowed_hosts: tuple[str, ...] | None = None
 
 
+class Group(Protocol):
+    """The other agents that share the ports of an agent, each in a process of its own."""
+
+    def shared(self, methods: Sequence[Method]) -> list[Method]:
+        """Returns the methods, of which those that concern all agents reach all of them."""
+
+    def in_step(self, longest_s: float) -> None:
+        """Waits until each agent of the group has called this as often, but for at most ``longest_s``."""
+
+
 class AgentServer:
     """An agent that answers over gRPC, and optionally over HTTP, from ``start`` to ``stop``.
 
-    Without a ``dataset_runner`` it offers no ``Dataset`` method. ``cache`` downloads model files that are at
-    URLs; without it, all files must be on this machine. ``fetch`` downloads inputs from URLs. ``tracing``
-    begins the traces of calls, and is closed when the server stops; None exports no traces.
+    An agent of a ``group`` binds its ports, which are given, only in ``start``, beside those of the others;
+    it counts metrics without serving them. Without a ``dataset_runner`` it offers no ``Dataset`` method.
+    ``cache`` downloads model files that are at URLs; without it, all files must be on this machine. ``fetch``
+    downloads inputs from URLs. ``tracing`` begins the traces of calls, and is closed when the server stops;
+    None exports no traces.
 
     Raises:
         ConfigurationError: The address cannot be bound, the secret cannot be sent, a TLS file cannot be used,
@@ -139,8 +152,9 @@ class AgentServer:
         cache: ArtifactCache | None = None,
         fetch: Fetch = fetch_image,
         tracing: ServerTracing | None = None,
+        group: Group | None = None,
     ) -> None:
-        self._options = options
+        self._options, self._group = options, group
         secret = None if options.secret is None else SecretCheck(options.secret)
         self._warning = check_exposure(
             options.host, tls=options.tls is not None, secret=secret is not None, insecure=options.insecure
@@ -187,7 +201,7 @@ class AgentServer:
             tracing=self._tracing,
             limits=options.limits,
         )
-        v2 = InferenceService(
+        self._v2 = InferenceService(
             self.models,
             catalog,
             registry,
@@ -200,12 +214,22 @@ class AgentServer:
         services = (predict_service.SERVICE, registry_service.SERVICE, v2_service.SERVICE)
         self._health = Health(services)
         described = Reflection((*services, standard_services.SERVICE, *standard_services.SERVICES), streams)
-        offered = (native, self.registry_service, v2, self._health, described)
-        methods = [method for service in offered for method in service.methods()]
-        self._dispatcher = self._dispatch(methods, secret)
-        self._server = GrpcServer(self._dispatcher, server_options(options.max_message_bytes, options.limits))
+        offered = (native, self.registry_service, self._v2, self._health, described)
+        self.methods = [method for service in offered for method in service.methods()]
+        """The methods that it offers, each of which concerns this agent alone."""
+        self._dispatcher = self._dispatch(self._shared(self.methods), secret)
+        self._server = self._make_grpc_server()
         self._http: HttpServer | None = None
-        self._port = self._open_doors(v2)
+        self._port = self._open_doors() if group is None else options.port
+
+    def _make_grpc_server(self) -> GrpcServer:
+        # unless it is wanted, two agents could listen on one port, and calls would reach either
+        beside = ("grpc.so_reuseport", int(self._group is not None))
+        options = server_options(self._options.max_message_bytes, self._options.limits)
+        return GrpcServer(self._dispatcher, (beside, *options))
+
+    def _shared(self, methods: list[Method]) -> list[Method]:
+        return methods if self._group is None else self._group.shared(methods)
 
     def _dispatch(self, methods: list[Method], secret: SecretCheck | None) -> Dispatcher:
         limits = self._options.limits
@@ -218,14 +242,14 @@ class AgentServer:
         )
         return Dispatcher(methods, calls)
 
-    def _open_doors(self, v2: InferenceService) -> int:
+    def _open_doors(self) -> int:
         """Binds the ports, and returns the gRPC port."""
         options = self._options
         try:
             port = self._bind()
             self._tracing.listens_at(options.host, port)
             if options.http_port is not None:
-                self._http = self._open_http(v2, options.http_port)
+                self._http = self._open_http(options.http_port)
                 self.registry_service.http_port = self._http.port
         except ConfigurationError:
             self._server.close()
@@ -239,7 +263,7 @@ class AgentServer:
                 self._shared_memory.peers.listen(options.host, self._http.port)
         return port
 
-    def _open_http(self, service: InferenceService, port: int) -> HttpServer:
+    def _open_http(self, port: int) -> HttpServer:
         # what these load is an extra
         try:
             from inferometer.agent.server.rest.app import RestApp
@@ -252,8 +276,9 @@ class AgentServer:
         options = self._options
         names = HostNames.of(options.allowed_hosts, options.host, secret=options.secret is not None)
         most = options.max_message_bytes
-        app = RestApp(self._dispatcher.calls, service.methods(), service.inputs_of, most, names)
-        return HttpServer(app, options.host, port, options.tls, options.limits, most)
+        methods, shared = self._shared(self._v2.methods()), self._group is not None
+        app = RestApp(self._dispatcher.calls, methods, self._v2.inputs_of, most, names)
+        return HttpServer(app, options.host, port, options.tls, options.limits, most, shared=shared)
 
     def _observe(self) -> Observation:
         return Observation(
@@ -262,6 +287,7 @@ class AgentServer:
             self._options.serving.predict_timeout_s,
             lambda: self.load,
             lambda fit: self._health.set(_UNFIT_SERVICES, serving=fit),
+            serves=self._group is None,
         )
 
     @property
@@ -273,6 +299,10 @@ class AgentServer:
     def metrics_url(self) -> str | None:
         """The URL of the metrics; None if they are not served."""
         return self._observation.metrics_url
+
+    def metrics(self) -> Iterable[Any]:
+        """Returns the current metrics; none without a ``metrics_port``."""
+        return self._observation.page()
 
     @property
     def http_url(self) -> str | None:
@@ -290,34 +320,42 @@ class AgentServer:
         return not (self._stopping.is_set() or self._observation.watch.trouble or self.models.is_full)
 
     def start(self) -> None:
-        """Starts answering calls."""
+        """Starts answering calls; an agent of a group raises ConfigurationError if it cannot bind a port."""
+        if self._group is not None:
+            self._port = self._open_doors()
         self.registry_service.start()
         self._server.start()
         if self._http is not None:
             self._http.start(self._server.begin)
         self._expiry.start()
         self._observation.start()
-        if self._warning:
+        if self._warning and self._group is None:
             _log.warning("%s", self._warning)
 
-    def stop(self, grace_s: float | None = None) -> bool:
+    @property
+    def is_in_use(self) -> bool:
+        """Whether clients have called the agent of late, so that a stop waits for them to see it."""
+        return self._dispatcher.calls.used_within(_IN_USE_S)
+
+    def stop(self, grace_s: float | None = None, *, in_use: bool = False) -> bool:
         """Stops: reports NOT_SERVING, drains, refuses calls, finishes accepted work, and closes the sessions.
 
         This takes at most ``grace_s`` seconds; None uses the options' value. Returns whether everything was
         finished. If not, the rest was cancelled, except predictions that are running in a framework: they
-        cannot be cancelled, and their threads end with them. Thread-safe: a second call waits for the first.
+        cannot be cancelled, and their threads end with them. An agent that is not in use itself also drains
+        if its group is ``in_use``. Thread-safe: a second call waits for the first.
         """
         with self._ending:
-            return self._stop(self._options.grace_s if grace_s is None else grace_s)
+            return self._stop(self._options.grace_s if grace_s is None else grace_s, in_use)
 
-    def _stop(self, grace_s: float) -> bool:
+    def _stop(self, grace_s: float, in_use: bool) -> bool:
         end_s = time.monotonic() + grace_s
         calls = self._dispatcher.calls
         self._stopping.set()
         self._health.stop()
         if self._http is not None:
             self._http.announce_end()
-        if calls.used_within(_IN_USE_S):
+        if in_use or self.is_in_use:
             time.sleep(min(self._options.drain_s, grace_s))
         calls.stop()
         while time.monotonic() < end_s and calls.is_busy:
@@ -343,18 +381,31 @@ class AgentServer:
     def _close_doors(self, end_s: float) -> None:
         """Stops listening while calls are paused, because gRPC cancels calls that arrive at that moment.
 
-        No wait exceeds the grace period: a hanging event loop must not keep the process alive.
+        The agents of a group do each step together, because a client that one of them answers may connect to
+        another. No wait exceeds the grace period: a hanging event loop must not keep the process alive.
         """
         calls = self._dispatcher.calls
         left_s = max(end_s - time.monotonic(), 0.0)
+        self._in_step(left_s)
+        left_s = max(end_s - time.monotonic(), 0.0)
         self._server.complete(calls.pause(_QUIET_S, min(_SETTLING_S, left_s)), left_s + _LEAVING_S)
+        self._in_step(_SETTLING_S)
         self._sessions.end_holds()
         left_s = max(end_s - time.monotonic(), 0.0)
         if self._http is not None:
             self._http.stop(left_s)
-        self._server.stop(left_s, left_s + _LEAVING_S, calls.resume)
+        self._server.stop(left_s, left_s + _LEAVING_S, self._resume)
         if self._http is not None:
             self._http.wait(max(end_s - time.monotonic(), 0.0) + _LEAVING_S)
+
+    async def _resume(self) -> None:
+        if self._group is not None:
+            await asyncio.to_thread(self._in_step, _SETTLING_S)
+        self._dispatcher.calls.resume()
+
+    def _in_step(self, longest_s: float) -> None:
+        if self._group is not None:
+            self._group.in_step(longest_s)
 
     def __enter__(self) -> Self:
         self.start()
@@ -364,8 +415,11 @@ class AgentServer:
         self.stop()
 
     def _bind(self) -> int:
-        bound(self._options.host, self._options.port).close()  # for the reason, which gRPC does not report
-        address = join_address(self._options.host, self._options.port)
+        host, port = self._options.host, self._options.port
+        bound(
+            host, port, shared=self._group is not None
+        ).close()  # for the reason, which gRPC does not report
+        address = join_address(host, port)
         try:
             if self._credentials is None:
                 return self._server.add_insecure_port(address)
@@ -384,16 +438,16 @@ class AgentServer:
 
 
 def serve(
-    server: AgentServer,
+    server: Any,
     on_ready: Callable[[str], None] = lambda _: None,
     on_stopping: Callable[[], None] = lambda: None,
 ) -> None:
     """Runs a server until SIGTERM or SIGINT, then stops it gracefully; a second signal stops it at once.
 
-    Must be called in the main thread, with a server that is not started. If a prediction does not end within
-    the grace period, the process exits from here with status 1, because a framework's call cannot be
-    cancelled. ``on_ready`` is called with the address once calls are answered, ``on_stopping`` when a signal
-    arrives.
+    Must be called in the main thread, with an ``AgentServer`` or ``Workers`` that is not started. If a
+    prediction does not end within the grace period, the process exits from here with status 1, because a
+    framework's call cannot be cancelled. ``on_ready`` is called with the address once calls are answered,
+    ``on_stopping`` when a signal arrives.
     """
     stopping = threading.Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}

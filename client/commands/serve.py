@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import click
 
+from inferometer.agent.child_process import start_child
 from inferometer.agent.server.native.call_tracing import ServerTracing, agent_resource
-from inferometer.agent.server.server import ServerOptions
+from inferometer.agent.server.native.registry_service import RegistryService
+from inferometer.agent.server.server import AgentServer, Group, ServerOptions
 from inferometer.agent.server.server import serve as serve_until_stopped
 from inferometer.agent.server.tls import ServerTls
+from inferometer.agent.server.workers import Worker, Workers
 from inferometer.agent.tracing.exporting import TraceAddress, TraceExport
 from inferometer.agent.tracing.recorder import TraceLevel
+from inferometer.client.api.invocation import Invocation
 from inferometer.client.cli.command import (
     COUNT,
     NOT_NEGATIVE,
@@ -49,6 +56,13 @@ _LOCAL = "127.0.0.1"
     type=PORT,
     metavar="N",
     help="Port for the Open Inference Protocol over HTTP; 0 chooses a free port.  [default: none]",
+)
+@option(
+    "--workers",
+    type=click.IntRange(1, 128),
+    default=1,
+    metavar="N",
+    help="Number of processes that serve the ports, each with its own copy of every model.",
 )
 @option(
     "--max_message_mb",
@@ -102,6 +116,7 @@ _LOCAL = "127.0.0.1"
 @boolean("--allow_private_urls", help="Also fetch URL inputs from private and local addresses.")
 def serve(
     host: str,
+    workers: int,
     tracer_address: str | None,
     trace_level: str,
     allow_private_urls: bool,
@@ -119,7 +134,7 @@ def serve(
     invocation = current_invocation()
     if given["allowed_hosts"] is not None and given["http_port"] is None:
         raise ConfigurationError("--allowed_hosts requires --http_port; give both")
-    serving, safety = take_serving(given, invocation), take_safety(given, invocation)
+    serving, safety = take_serving(given, invocation, workers), take_safety(given, invocation)
     if given["metrics_port"] is None and given["metrics_host"] != _LOCAL:
         raise ConfigurationError("--metrics_host requires --metrics_port; give both")
     use_log_format(log_format)
@@ -135,11 +150,19 @@ def serve(
         **safety,
         **given,
     )
-    resource = agent_resource()
-    export = TraceExport.open(TraceAddress.parse(collector), resource) if collector else None
-    tracing = ServerTracing(export, level, resource)
-    server = make_agent(invocation, options, allow_private_urls=allow_private_urls, tracing=tracing)
-    agent, secure = server.registry_service, bool(safety["tls"])
+    make = partial(_make_agent, invocation, allow_private_urls, collector, level)
+    server: AgentServer | Workers
+    if workers == 1:
+        server = make(options, None)
+        agent = server.registry_service
+    else:
+        run = partial(_run_worker, make, log_format)
+        server = Workers(
+            options, workers, lambda n, each: start_child(f"worker {n}", run, each, daemon=False)
+        )
+        agent = RegistryService(invocation.catalog, invocation.registry, server.load)
+        agent.http_port = server.http_port
+    secure = bool(safety["tls"])
     heartbeat = make_heartbeat(invocation, agent, server.address, secure, advertise, heartbeat_s)
 
     def on_ready(address: str) -> None:
@@ -154,6 +177,33 @@ def serve(
     serve_until_stopped(server, on_ready, heartbeat.begin_stop if heartbeat else lambda: None)
     if heartbeat:
         heartbeat.stop()
+
+
+def _make_agent(
+    invocation: Invocation,
+    allow_private_urls: bool,
+    collector: str | None,
+    level: TraceLevel,
+    options: ServerOptions,
+    group: Group | None,
+) -> AgentServer:
+    resource = agent_resource()
+    export = TraceExport.open(TraceAddress.parse(collector), resource) if collector else None
+    tracing = ServerTracing(export, level, resource)
+    return make_agent(
+        invocation, options, allow_private_urls=allow_private_urls, tracing=tracing, group=group
+    )
+
+
+def _run_worker(
+    make: Callable[[ServerOptions, Group], AgentServer],
+    log_format: str,
+    options: ServerOptions,
+    connection: Connection,
+) -> None:
+    """Runs one of several workers, in its process."""
+    use_log_format(log_format)
+    Worker(partial(make, options), connection).run()
 
 
 @click.command(cls=Command)

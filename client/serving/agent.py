@@ -20,7 +20,7 @@ from inferometer.agent.inference.session import Session
 from inferometer.agent.server.native.call_tracing import ServerTracing
 from inferometer.agent.server.native.predict_service import DatasetOrder
 from inferometer.agent.server.native.registry_service import RegistryService
-from inferometer.agent.server.server import AgentServer, ServerOptions
+from inferometer.agent.server.server import AgentServer, Group, ServerOptions
 from inferometer.client.api.invocation import Invocation
 from inferometer.client.cli.command import FiniteFloatRange, database_options, option, options
 from inferometer.client.remote.address import AgentAddress
@@ -75,6 +75,7 @@ def make_agent(
     *,
     allow_private_urls: bool = False,
     tracing: ServerTracing | None = None,
+    group: Group | None = None,
 ) -> AgentServer:
     """Returns an agent that is bound to its address but not started.
 
@@ -83,6 +84,7 @@ def make_agent(
         options: The options of the server.
         allow_private_urls: Whether inputs at private and local addresses are fetched too.
         tracing: Begins the traces of calls; None exports no traces.
+        group: The workers that share its ports, if any.
 
     Raises:
         ConfigurationError: The address cannot be bound, or the options are not safe; see ``AgentServer``.
@@ -99,6 +101,7 @@ def make_agent(
         cache=invocation.cache,
         fetch=partial(fetch_image, allow_private=allow_private_urls),
         tracing=tracing,
+        group=group,
     )
 
 

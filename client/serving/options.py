@@ -164,7 +164,7 @@ model_options = options(
         type=COUNT,
         metavar="N",
         help="CPU threads per operator if the client names no number.  "
-        "[default: OMP_NUM_THREADS, else the cores; divided by the instances]",
+        "[default: OMP_NUM_THREADS, else the cores divided by the instances and workers]",
     ),
     allocator_option(),
     option(
@@ -179,7 +179,7 @@ model_options = options(
 """Adds to a command the options that ``take_serving`` reads."""
 
 
-def take_serving(values: dict[str, Any], invocation: Invocation) -> ServingOptions:
+def take_serving(values: dict[str, Any], invocation: Invocation, workers: int = 1) -> ServingOptions:
     """Takes the options out of a command's values; see ``serving_options``."""
     gpu, gpu_device_id = values.pop("gpu"), values.pop("gpu_device_id")
     if gpu_device_id and not gpu:
@@ -193,11 +193,11 @@ def take_serving(values: dict[str, Any], invocation: Invocation) -> ServingOptio
     given = {name: values.pop(name) for name in BATCHING}
     for name in ("priority_queue_policy", "version_policy"):
         given[name] = given[name] or None
-    return serving_options(given, invocation.configuration.serving, session)
+    return serving_options(given, invocation.configuration.serving, session, workers)
 
 
 def serving_options(
-    given: dict[str, Any], configured: ServingSettings, session: SessionOptions
+    given: dict[str, Any], configured: ServingSettings, session: SessionOptions, workers: int = 1
 ) -> ServingOptions:
     """Returns the serving options.
 
@@ -205,16 +205,18 @@ def serving_options(
         given: The values of the flags; an omitted flag is None, and its value comes from ``configured``.
         configured: The configuration.
         session: The options of models that are requested by name alone.
+        workers: The number of processes, which divide the memory limit and, unless ``session`` has a number
+            of threads, the cores.
 
     Raises:
         ConfigurationError: The numbers contradict each other.
     """
     values = {name: getattr(configured, name) if value is None else value for name, value in given.items()}
     if (instances := values["instances"]) == AUTO:
-        shared = 1 if session.device.is_gpu else usable_cores() // (session.threads or 1)
+        shared = 1 if session.device.is_gpu else usable_cores() // (workers * (session.threads or 1))
         values["instances"] = instances = min(max(1, shared), MAX_INSTANCES)
-    if instances is not None and instances > 1 and session.threads is None:
-        session = replace(session, threads=default_threads(0, instances))
+    if (share := workers * (instances or 1)) > 1 and session.threads is None:
+        session = replace(session, threads=default_threads(0, share))
     memory_mib, versions = values.pop("memory_limit"), values.pop("version_policy")
     if (policy := values["default_queue_policy"]) is not None:
         values["default_queue_policy"] = QueuePolicy.parse(policy, "default_queue_policy")
@@ -223,7 +225,7 @@ def serving_options(
     return ServingOptions(
         batching=BatchingOptions(**{name: value for name, value in values.items() if value is not None}),
         session=session,
-        memory_limit_bytes=None if memory_mib is None else round(memory_mib * _BYTES_PER_MIB),
+        memory_limit_bytes=None if memory_mib is None else round(memory_mib * _BYTES_PER_MIB) // workers,
         versions=VersionPolicies.parse(versions or ()),
     )
 

@@ -171,6 +171,16 @@ def test_local_file_is_a_directory_too_and_advertise_names_the_address(agent):
         assert agent("predict", "dataset", "--agent=any", *FEW).code == 0
 
 
+def test_an_agent_of_several_workers_is_published_once(agent, database):
+    with served(database, "--heartbeat_s=0.5", "--workers=2", "--http_port=0") as (address, process):
+        [found] = wait_until_listed(agent, [address], database).values()
+        http_port = process.stdout.readline().strip().rpartition(":")[2]
+        assert (found["state"], found["http_url"].rpartition(":")[2]) == ("alive", http_port)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == 0
+        assert listed(agent, database) == {}
+
+
 def test_database_that_is_down_does_not_stop_the_serving(agent, refusing):
     database = f"--database_address=mongodb://{refusing}/?serverSelectionTimeoutMS=100"
     with served(database, "--heartbeat_s=0.1") as (address, process):

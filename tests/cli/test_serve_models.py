@@ -191,3 +191,34 @@ def test_a_workload_at_an_agent_tells_its_queue_and_its_batches(agent):
     sizes = re.search(r"^batches .*: ((?:\d+: \d+(?:, )?)+)$", done.stdout, re.MULTILINE)
     assert sizes, done.stdout
     assert max(int(pair.split(":")[0]) for pair in sizes[1].split(", ")) > 1
+
+
+@pytest.mark.parametrize(
+    ("workers", "flags", "variable", "threads"),
+    [
+        (4, (), None, 2),
+        (16, (), None, 1),
+        (4, ("--threads=3",), None, 3),
+        (4, (), "6", 6),  # the variable says how many threads each has
+    ],
+)
+def test_workers_divide_the_memory_limit_and_the_cores(agent, monkeypatch, workers, flags, variable, threads):
+    seen = []
+
+    def refuse(options, count, _):
+        seen.append((count, options.serving))
+        raise ConfigurationError("seen")
+
+    monkeypatch.setattr("inferometer.client.commands.serve.Workers", refuse)
+    monkeypatch.setattr("inferometer.agent.hardware.environment.usable_physical_cores", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if variable:
+        monkeypatch.setenv("OMP_NUM_THREADS", variable)
+
+    assert (
+        agent("serve", "--port=0", f"--workers={workers}", "--memory_limit=64", *flags).error == "agent: seen"
+    )
+
+    [(count, serving)] = seen
+    assert (count, serving.session.threads) == (workers, threads)
+    assert serving.memory_limit_bytes == 64 * 1024 * 1024 // workers

@@ -110,21 +110,26 @@ def spawn_agent(manifest_folder: Path) -> Iterator[Callable[..., AgentProcess]]:
         yield spawn
 
 
-@pytest.fixture
-def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fake framework as a plugin that is installed, and the places of the program in a folder."""
+def plugin_environment(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Sets the fake framework up as a plugin that is installed, and the places of the program in a folder."""
     here = Path(__file__).parent
-    info = tmp_path / "plugins" / "fake_plugin-1.0.dist-info"
+    info = folder / "plugins" / "fake_plugin-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fake-plugin\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[inferometer.frameworks]\nfake = fake_framework:FAKE\n")
     for name in [name for name in os.environ if name.startswith("AGENT_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AGENT_DATA_DIR", str(tmp_path / "data"))
-    monkeypatch.setenv("AGENT_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (info.parent, here, here.parents[1]))))
-    monkeypatch.syspath_prepend(info.parent)
+        patch.delenv(name)
+    patch.setenv("AGENT_DATA_DIR", str(folder / "data"))
+    patch.setenv("AGENT_CACHE_DIR", str(folder / "cache"))
+    patch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
+    patch.setenv("PYTHONPATH", os.pathsep.join(map(str, (info.parent, here, here.parents[1]))))
+    patch.syspath_prepend(info.parent)
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment of ``plugin_environment``."""
+    plugin_environment(tmp_path, monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -154,14 +154,23 @@ _STARTING_S = 30.0
 class HttpServer:
     """A server on an event loop, from ``start`` to ``stop``. Call its methods from other threads.
 
-    ``max_bytes`` is the size of the largest accepted request. Port 0 selects a free port.
+    ``max_bytes`` is the size of the largest accepted request. Port 0 selects a free port. ``shared`` is as in
+    ``admission.bound``.
 
     Raises:
         ConfigurationError: The address cannot be bound, or a TLS file is unusable.
     """
 
     def __init__(
-        self, app: RestApp, host: str, port: int, tls: ServerTls | None, limits: Limits, max_bytes: int
+        self,
+        app: RestApp,
+        host: str,
+        port: int,
+        tls: ServerTls | None,
+        limits: Limits,
+        max_bytes: int,
+        *,
+        shared: bool = False,
     ) -> None:
         context = tls_context(tls) if tls else None
         idle_s = limits.max_connection_idle_s
@@ -190,7 +199,7 @@ class HttpServer:
         self._server = _Server(config, Limited)
         self._serving: Future[Any] | None = None
         advice = "; choose another --http_port, or 0 for a free one"
-        self._socket = bound(host, port, " for HTTP", advice, backlog=_BACKLOG)
+        self._socket = bound(host, port, " for HTTP", advice, backlog=_BACKLOG, shared=shared)
         self._socket.setblocking(False)
         self.port = int(self._socket.getsockname()[1])
         """The port that the server listens on."""

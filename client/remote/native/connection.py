@@ -132,6 +132,7 @@ class Connection(ServerConnection):
         self.address = with_tls(address, tls)
         super().__init__(self.address, f"agent {self.address}", _OPTIONS, secret, tls)
         self._offset: ClockOffset | None = None
+        self._session_id = ""
         self.methods = PredictServiceStub(self._channel)
         self.registry = RegistryServiceStub(self._channel)
         self._statistics = statistics_method(self._channel)
@@ -143,6 +144,16 @@ class Connection(ServerConnection):
 
     def _unary(self, channel: grpc.Channel) -> grpc.UnaryUnaryMultiCallable[bytes, bytes]:
         return channel.unary_unary(f"{_SERVICE}/Predict")
+
+    def _reaches_session(self, channel: grpc.Channel) -> bool:
+        request = predict_pb2.ConditionsRequest(session_id=self._session_id)
+        try:
+            PredictServiceStub(channel).Conditions(
+                request, timeout=_CONDITIONS_TIMEOUT_S, metadata=self.metadata
+            )
+        except grpc.RpcError as error:  # the calls say why, unless it is another worker
+            return error.code() is not grpc.StatusCode.NOT_FOUND
+        return True
 
     def predict(self, request: bytes, timeout_s: float | None) -> BatchResult:
         """Sends one encoded ``PredictRequest`` and waits for the result.
@@ -275,6 +286,7 @@ class Connection(ServerConnection):
         connection is reopened; a call that fails immediately, such as at a proxy, is not retried.
         """
         began_s = time.monotonic()
+        self._session_id = session_id
         call = self.methods.Hold.future(
             predict_pb2.HoldRequest(session_id=session_id), metadata=self.metadata, wait_for_ready=True
         )

@@ -4,8 +4,10 @@ import threading
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
 
-from inferometer.agent.server.metrics import Counts, Distributions, Levels
+from inferometer.agent.server.metrics import Counts, Distributions, Levels, SummedPages
+from inferometer.agent.server.observation import SummedMetrics
 
 BOUNDS = (0.0005, 0.01, 1, 2.5, 1024)
 VALUES = (0, 0.0005, 0.00051, 0.01, 0.5, 1, 2.4999, 1024, 1024.5, 1e9)
@@ -71,3 +73,41 @@ def test_what_threads_count_at_once_is_all_counted(place):
         line for line in scrape(metric) if line.startswith(("calls_total", "flying{", "taken_seconds_sum"))
     ]
     assert total.endswith(" 2000.0")
+
+
+def page(*values, serving=1, gpu=0.5):
+    """The metrics of a process that counted these values as calls, levels and times."""
+    ours = [each for each, _ in pairs()]
+    for value in values:
+        ours[0].of("Echo", "OK").add(value)
+        ours[1].of("Echo", "OK").add(value)
+        ours[2].of("Echo", "OK").add(value)
+    gauges = {"inferometer_serving": serving, "inferometer_gpu_utilization_ratio": gpu}
+    told = [GaugeMetricFamily(name, "Told.", value) for name, value in gauges.items()]
+    return [*(family for metric in ours for family in metric.collect()), *told]
+
+
+def test_the_page_of_several_processes_is_what_one_counts_alone():
+    several = [page(1, 3), page(700), page()]
+
+    class Alone:
+        def collect(self):
+            return page(1, 3, 700)
+
+    assert scrape(SummedPages(lambda: several)) == scrape(Alone())
+
+
+def test_levels_that_no_sum_describes_are_the_least_or_what_all_read_alike():
+    found = {
+        family.name: family.samples
+        for family in SummedPages(lambda: [page(serving=1), page(serving=0, gpu=0.75)]).collect()
+    }
+
+    assert [each.value for each in found["inferometer_serving"]] == [0]
+    assert [each.value for each in found["inferometer_gpu_utilization_ratio"]] == [0.75]
+
+
+def test_counts_outlive_their_process_and_levels_do_not():
+    left = SummedMetrics.counted([SummedMetrics.counted([page(2)]), page(5)])
+
+    assert {family.name: family.samples[-2].value for family in left} == {"calls": 7, "taken_seconds": 7}

@@ -1,0 +1,239 @@
+"""The parent of several workers, whose processes are threads here, and one answer made of theirs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from multiprocessing import Pipe
+from types import SimpleNamespace
+
+import pytest
+
+from inferometer.agent.server import workers
+from inferometer.agent.server.joined_answers import CHANGING, JOINED
+from inferometer.agent.server.server import ServerOptions
+from inferometer.agent.server.workers import Link, Workers
+from inferometer.manifests.errors import AgentError, InferometerError, MemoryLimitError, UnknownModelError
+from inferometer.protos.inference.v2 import grpc_service_pb2 as v2
+from inferometer.protos.inferometer.v1 import registry_pb2
+
+DEADLINE_S = 30
+LOAD, UNLOAD = "inference.GRPCInferenceService/RepositoryModelLoad", "s/RepositoryModelUnload"
+
+
+class Process:
+    """A worker in this process, which answers each call with its number until it dies."""
+
+    def __init__(self, number, group):
+        self.number, self.group = number, group
+        self.connection, theirs = Pipe()
+        self.calls, self.steps = [], []
+        self.fails = None
+        self.process = SimpleNamespace(kill=self.die, join=lambda: None)
+        self._theirs = theirs
+        self.link = Link(theirs, self, lambda: AgentError("the parent is gone"))
+
+    def open(self):
+        if error := self.group.refusal:
+            raise error
+        self.steps.append("open")
+
+    def start(self):
+        self.steps.append("start")
+
+    def call(self, path, request, peer):
+        self.calls.append((path, request))
+        if self.fails is not None:
+            raise self.fails
+        return b"%d" % self.number
+
+    def is_in_use(self):
+        return True
+
+    def sessions(self):
+        return self.number
+
+    def stop(self, in_use):
+        self.steps.append(f"stop {in_use}")
+        self.link.ask("in_step", DEADLINE_S).result(DEADLINE_S)
+        self.steps.append("stopped")
+        return self.number != 3
+
+    def die(self):
+        with socket.socket(fileno=os.dup(self._theirs.fileno())) as end:
+            end.shutdown(socket.SHUT_RDWR)
+
+    def early_end(self):
+        return f"worker {self.number} died"
+
+    def join(self, timeout_s):
+        pass
+
+
+class Group:
+    """Workers and their processes, in the order in which they began."""
+
+    def __init__(self, count):
+        self.refusal = None
+        self.processes = []
+        self.began = threading.Condition()
+        self.workers = Workers(ServerOptions(port=0, grace_s=1.0), count, self._begin)
+
+    def _begin(self, number, _):
+        process = Process(number, self)
+        with self.began:
+            self.processes.append(process)
+            self.began.notify_all()
+        return process
+
+    def wait(self, condition):
+        with self.began:
+            assert self.began.wait_for(condition, DEADLINE_S)
+
+    def call(self, process, path, model=""):
+        return process.link.ask("everywhere", path, b"given", "peer", model).result(DEADLINE_S)
+
+
+@pytest.fixture
+def group():
+    found = Group(3)
+    found.workers.start()
+    yield found
+    found.workers._end()
+
+
+def test_all_workers_open_before_the_first_of_them_listens(group):
+    assert [process.steps for process in group.processes] == [["open", "start"]] * 3
+    assert group.workers.load().sessions == 6
+
+
+def test_error_of_a_worker_that_cannot_open_is_that_of_the_start():
+    group = Group(2)
+    group.refusal = UnknownModelError("no such model")
+    with pytest.raises(UnknownModelError, match="no such model"):
+        group.workers.start()
+
+
+def test_a_reading_call_reaches_all_and_a_change_reaches_its_origin_first(group):
+    first, second, third = group.processes
+    assert group.call(second, "s/Status") == [b"1", b"2", b"3"]
+    assert group.call(second, LOAD, "A") == [b"2", b"1", b"3"]
+    third.fails = MemoryLimitError("no room")
+    with pytest.raises(MemoryLimitError):
+        group.call(third, LOAD, "B")
+    assert [len(process.calls) for process in group.processes] == [2, 2, 3]
+    with pytest.raises(MemoryLimitError):  # also of another worker
+        group.call(first, LOAD, "C")
+
+
+class OddError(InferometerError):
+    """As that of a plug-in: it cannot be unpickled."""
+
+    def __init__(self, code, text):
+        super().__init__(f"{code}: {text}")
+
+
+def test_error_that_cannot_be_pickled_has_its_message_and_one_that_is_no_errors_is_named(group):
+    group.processes[0].fails = OddError(7, "it is odd")
+    with pytest.raises(AgentError, match=r"^7: it is odd$"):
+        group.call(group.processes[0], LOAD, "A")
+    group.processes[0].fails = ZeroDivisionError("a secret detail")
+    with pytest.raises(AgentError, match=r"^call between workers failed: ZeroDivisionError$"):
+        group.call(group.processes[0], LOAD, "A")
+
+
+def test_a_successor_loads_what_is_loaded_before_it_listens(group):
+    group.call(group.processes[0], LOAD, "A")
+    group.call(group.processes[0], LOAD, "B")
+    group.call(group.processes[0], UNLOAD, "A")
+    group.processes[1].die()
+    group.wait(lambda: len(group.processes) == 4)
+    successor = group.processes[3]
+    wait_for(lambda: successor.steps == ["open", "start"])
+    assert successor.number == 2
+    assert successor.calls == [(LOAD, b"given")]
+    wait_for(lambda: group.call(successor, "s/Status") == [b"1", b"3", b"2"])
+
+
+def test_workers_that_keep_dying_are_replaced_ever_later(group, monkeypatch, caplog):
+    pauses = []
+    monkeypatch.setattr(group.workers._stopping, "wait", pauses.append)
+    with caplog.at_level(logging.WARNING, workers.__name__):
+        for count in range(4, 11):
+            [last] = [each for each in group.processes if each.number == 1][-1:]
+            wait_for(lambda last=last: "start" in last.steps and group.workers._live.get(1) is not None)
+            last.die()
+            group.wait(lambda count=count: len(group.processes) == count)
+    assert pauses == [0, 1, 2, 4, 8, 16, 30]
+    assert [record.getMessage() for record in caplog.records][:2] == [
+        "worker 1 died; another one starts in 0 s",
+        "worker 1 died; another one starts in 1 s",
+    ]
+
+
+def test_all_stop_in_step_and_the_result_is_that_of_all(group):
+    group.processes[0].die()
+    group.wait(lambda: len(group.processes) == 4)
+    wait_for(lambda: len(group.workers._live) == 3)
+    assert group.workers.stop() is False  # the third has not finished
+    assert [process.steps for process in group.processes[1:]] == [
+        ["open", "start", "stop True", "stopped"]
+    ] * 3
+
+
+def test_statistics_are_sums_by_model_and_by_size_of_batch():
+    def answer(latest, name, sizes):
+        durations = {"count": sum(sizes.values()), "ns": 10}
+        stats = [
+            v2.InferBatchStatistics(batch_size=size, compute_infer=v2.StatisticDuration(count=n, ns=n))
+            for size, n in sizes.items()
+        ]
+        return v2.ModelStatisticsResponse(
+            model_stats=[
+                v2.ModelStatistics(
+                    name=name,
+                    version="1",
+                    last_inference=latest,
+                    inference_count=sum(size * n for size, n in sizes.items()),
+                    execution_count=sum(sizes.values()),
+                    inference_stats=v2.InferStatistics(success=v2.StatisticDuration(**durations)),
+                    batch_stats=stats,
+                )
+            ]
+        )
+
+    found = JOINED["ModelStatistics"](
+        [answer(7, "A", {1: 2, 4: 1}), answer(5, "A", {1: 1, 2: 3}), answer(9, "B", {8: 1})]
+    )
+    whole = answer(7, "A", {1: 3, 2: 3, 4: 1}).model_stats[0]
+    whole.inference_stats.success.ns = 20
+    assert list(found.model_stats) == [whole, answer(9, "B", {8: 1}).model_stats[0]]
+
+
+def test_status_is_of_all_and_serving_only_if_each_serves():
+    def answer(health, *models):
+        loaded = [registry_pb2.LoadedModel(name=name) for name in models]
+        return registry_pb2.StatusResponse(
+            health=health, open_sessions=2, resident_memory_bytes=5, models=loaded, troubles=models
+        )
+
+    found = JOINED["Status"]([answer("SERVING", "A"), answer("NOT_SERVING", "A", "B")])
+    assert (found.health, found.open_sessions, found.resident_memory_bytes) == ("NOT_SERVING", 4, 10)
+    assert [model.name for model in found.models] == list(found.troubles) == ["A", "A", "B"]
+
+
+def test_what_changes_a_worker_changes_all():
+    kinds = ("RepositoryModel", "SystemSharedMemory")
+    assert {name for name in JOINED if name.startswith(kinds)} == CHANGING
+
+
+def wait_for(condition):
+    """Waits until the condition holds."""
+    pause = threading.Event()
+    for _ in range(DEADLINE_S * 200):
+        if condition():
+            return
+        pause.wait(0.005)
+    raise TimeoutError
