@@ -442,9 +442,8 @@ class MixRequest:
     def __post_init__(self) -> None:
         check_options(self)
         text, entries = _mix_entries(self.mix)
-        kinds_of_block = len(entries) + 1
         shared = {
-            "duration_s": self.duration_s or MIX_S / (self.blocks * kinds_of_block),
+            "duration_s": self.duration_s or MIX_S / (self.blocks * (len(entries) + 1)),
             **{name: getattr(self, name) for name in ("timeout_ms", "warm_up_queries", "seed", "force")},
         }
         models: dict[str, WorkloadRequest] = {}
@@ -507,8 +506,7 @@ def _mixed_model(entry: Any, shared: Mapping[str, Any]) -> tuple[str, WorkloadRe
     system = SystemOptions(**values_of(SystemOptions, given), seed=shared["seed"])
     inputs = DatasetOptions(**values_of(DatasetOptions, given))
     name = system.model_name if name is None else name
-    if not isinstance(name, str):
-        raise ConfigurationError(f"name is {name!r}; it must be text")
+    check_value("name", name, "str")
     address = system.agent_address
     if address and (address == "any" or set(address) & set(",=")):
         raise ConfigurationError(f'agent is "{address}"; a model of a mix names the address of one agent')
