@@ -5,6 +5,7 @@ The tensors pass through shared memory, and short messages through a pipe.
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.shared_memory import SharedMemory
@@ -19,7 +20,12 @@ from inferometer.agent.child_process import ChildProcess, end_children, received
 from inferometer.agent.hardware.environment import PredictorOptions
 from inferometer.agent.inference.predictor import Predictor
 from inferometer.agent.preprocessing.inputs import Tensors
-from inferometer.manifests.errors import ConfigurationError, InferometerError, InstanceLostError
+from inferometer.manifests.errors import (
+    ConfigurationError,
+    InferometerError,
+    InstanceLostError,
+    OutOfMemoryError,
+)
 from inferometer.manifests.schema import ModelManifest
 
 _ALIGNMENT = 64
@@ -164,18 +170,26 @@ class _Memory:
         return self._block.size if self._block else 0
 
     def reserve(self, size: int) -> None:
-        """Replaces the memory with a larger one if it has fewer bytes than ``size``."""
+        """Replaces memory of fewer bytes; afterwards, there is none if the system has too little."""
         if size > self.size:
             self.free()
-            self._block = SharedMemory(create=True, size=size)
+            block = SharedMemory(create=True, size=size)
+            try:
+                # otherwise writing to memory that the system does not have would kill this process
+                os.posix_fallocate(block._fd, 0, size)  # type: ignore[attr-defined]
+            except OSError:
+                block.close()
+                block.unlink()
+            else:
+                self._block = block
 
     def open(self, name: str) -> None:
-        """Opens the memory that the other process has created, if it has, unless it is open."""
-        if name and name != self.name:
+        """Opens the memory that the other process has created, unless it is open."""
+        if name != self.name:
             if self._block is not None:
                 with suppress(BufferError):  # the framework still keeps a tensor in it
                     self._block.close()
-            self._block = SharedMemory(name)
+            self._block = SharedMemory(name) if name else None
 
     @property
     def was_read(self) -> bool:
@@ -192,7 +206,9 @@ class _Memory:
         return self.views([("", "u1", (), 0)])[""]
 
     def put(self, tensors: Tensors) -> list[_Place]:
-        """Copies tensors into the memory, which is large enough; returns their places."""
+        """Copies tensors into the memory; returns their places, or raises OutOfMemoryError."""
+        if (size := _size(tensors)) > self.size:
+            raise OutOfMemoryError(f"the system has too little shared memory (/dev/shm) for {size} bytes")
         places: list[_Place] = []
         self._flag[...] = 0
         offset = _ALIGNMENT  # after the flag
