@@ -1,11 +1,15 @@
-"""A predictor in a process of its own, for frameworks that predict one batch at a time in each process.
+"""Further instances of a model: in this process, or in a process of their own.
 
-The tensors pass through shared memory, and short messages through a pipe.
+Some frameworks predict only one batch at a time in each process. Tensors pass to and from another process
+through shared memory, and short messages through a pipe.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.shared_memory import SharedMemory
 from multiprocessing.util import Finalize
@@ -14,13 +18,15 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.artifacts.files import Artifacts
 from inferometer.agent.child_process import ChildProcess, end_children, received, sent, start_child
-from inferometer.agent.hardware.environment import PredictorOptions
 from inferometer.agent.inference.predictor import Predictor
 from inferometer.agent.preprocessing.inputs import Tensors
-from inferometer.manifests.errors import ConfigurationError, InferometerError, InstanceLostError
-from inferometer.manifests.schema import ModelManifest
+from inferometer.manifests.errors import (
+    ConfigurationError,
+    InferometerError,
+    InstanceLostError,
+    OutOfMemoryError,
+)
 
 _ALIGNMENT = 64
 _Place: TypeAlias = "tuple[str, str, tuple[int, ...], int] | tuple[str, NDArray[Any]]"
@@ -35,14 +41,10 @@ def open_instance(predictor: Predictor) -> Predictor:
         InstanceLostError: The process of the instance ended early.
         InferometerError: The model cannot be loaded; see ``Predictor.load``.
     """
-    manifest, artifacts, options = predictor.manifest, predictor.artifacts, predictor.options
-    if artifacts.in_memory is not None:
+    if predictor.artifacts.in_memory is not None:
         raise ConfigurationError(f"{predictor}: is in memory, and so has one instance; save it to a file")
-    further: Predictor
-    if predictor.instances_by == "threads":
-        further = type(predictor)(manifest, artifacts, options)
-    else:
-        further = ProcessPredictor(type(predictor), manifest, artifacts, options)
+    make = partial(type(predictor), predictor.manifest, predictor.artifacts, predictor.options)
+    further = make() if predictor.instances_by == "threads" else ProcessPredictor(predictor, make)
     try:
         further.load()
     except BaseException:
@@ -55,17 +57,13 @@ class ProcessPredictor(Predictor):
     """Runs a predictor in a fresh process, which is started anew if it ends early. It profiles no layers.
 
     Args:
-        kind: The class of the predictor.
-        manifest: The model.
-        artifacts: The model's verified files.
-        options: The options, such as device and threads.
+        like: A predictor of the same model in this process.
+        make: Makes the predictor in the other process.
     """
 
-    def __init__(
-        self, kind: type[Predictor], manifest: ModelManifest, artifacts: Artifacts, options: PredictorOptions
-    ) -> None:
-        super().__init__(manifest, artifacts, options)
-        self._kind = kind
+    def __init__(self, like: Predictor, make: Callable[[], Predictor]) -> None:
+        super().__init__(like.manifest, like.artifacts, like.options)
+        self._make = make
         self._threads: int | None = None
         self._children: list[ChildProcess] = []
         """The process, unless it has not been started or has been closed."""
@@ -80,10 +78,8 @@ class ProcessPredictor(Predictor):
             InstanceLostError: The process ended while it loaded the model.
         """
         end_children(self._children)
-        work = (_serve, self._kind, self.manifest, self.artifacts, self.options)
-        self._children[:] = [start_child(f"the process of an instance of {self}", *work)]
-        answer = self._answer()
-        self._threads, self.fixed_outputs = answer
+        self._children[:] = [start_child(f"the process of an instance of {self}", _serve, self._make)]
+        self._threads, self.fixed_outputs = self._answer()
 
     def turn(self) -> AbstractContextManager[object]:
         """Starts the process again if it has ended; other instances are not waited for."""
@@ -96,11 +92,12 @@ class ProcessPredictor(Predictor):
 
         Raises:
             InstanceLostError: The process ended while it predicted the batch.
+            OutOfMemoryError: The system has too little shared memory for the batch.
         """
         try:
             return self._predicted(inputs)
         except InstanceLostError:
-            if self._inputs.was_read:
+            if self._inputs.buffer[0]:  # it has begun
                 raise
         self.load()
         return self._predicted(inputs)
@@ -114,9 +111,8 @@ class ProcessPredictor(Predictor):
         return {name: tensor.copy() for name, tensor in self._outputs.views(answer).items()}
 
     def _asked(self, message: Any) -> Any:
-        [child] = self._children
         with suppress(OSError):  # it has ended, which the answer shows
-            child.connection.send(message)
+            self._children[0].connection.send(message)
         return self._answer()
 
     def _answer(self) -> Any:
@@ -125,7 +121,7 @@ class ProcessPredictor(Predictor):
         try:
             answer = child.connection.recv()
         except (EOFError, OSError) as error:  # also in the middle of a message
-            raise InstanceLostError(f"{child.early_end()}; it is started again, so try again") from error
+            raise InstanceLostError(f"{child.early_end()}; try again") from error
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -148,84 +144,71 @@ def _end(children: list[ChildProcess], *memories: _Memory) -> None:
 
 
 class _Memory:
-    """Growing shared memory for the tensors of one direction; the parent process creates and frees it."""
+    """Growing shared memory for the tensors of one direction; the parent process creates and frees it.
+
+    ``buffer`` is empty if there is none. Its first byte tells whether the other process has begun to read.
+    """
 
     def __init__(self) -> None:
-        self._block: SharedMemory | None = None
+        self._use(None)
 
-    @property
-    def name(self) -> str:
-        """The name, under which the other process opens it; empty if there is none yet."""
-        return self._block.name if self._block else ""
-
-    @property
-    def size(self) -> int:
-        """The number of bytes."""
-        return self._block.size if self._block else 0
+    def _use(self, block: SharedMemory | None) -> None:
+        self._block = block
+        self.name = block.name if block else ""
+        self.buffer: Any = block.buf if block else b""
 
     def reserve(self, size: int) -> None:
-        """Replaces the memory with a larger one if it has fewer bytes than ``size``."""
-        if size > self.size:
+        """Replaces memory of fewer bytes; afterwards, there is none if the system has too little."""
+        if size <= len(self.buffer):
+            return
+        self.free()
+        self._use(SharedMemory(create=True, size=size))
+        try:
+            # otherwise writing to memory that the system does not have would kill this process
+            os.posix_fallocate(self._block._fd, 0, size)  # type: ignore[union-attr]
+        except OSError:
             self.free()
-            self._block = SharedMemory(create=True, size=size)
 
     def open(self, name: str) -> None:
-        """Opens the memory that the other process has created, if it has, unless it is open."""
-        if name and name != self.name:
-            if self._block is not None:
-                with suppress(BufferError):  # the framework still keeps a tensor in it
-                    self._block.close()
-            self._block = SharedMemory(name)
-
-    @property
-    def was_read(self) -> bool:
-        """Whether the other process has begun to read the tensors."""
-        return bool(self._flag)
-
-    def read(self, places: list[_Place]) -> dict[str, NDArray[Any]]:
-        """Returns the tensors at places, without a copy, and tells the other process."""
-        self._flag[...] = 1
-        return self.views(places)
-
-    @property
-    def _flag(self) -> NDArray[np.uint8]:
-        return self.views([("", "u1", (), 0)])[""]
+        """Opens the memory that the other process has created, unless it is open."""
+        if name != self.name:
+            self._close()
+            self._use(SharedMemory(name) if name else None)
 
     def put(self, tensors: Tensors) -> list[_Place]:
-        """Copies tensors into the memory, which is large enough; returns their places."""
+        """Copies tensors into the memory; returns their places, or raises OutOfMemoryError."""
+        if (size := _size(tensors)) > len(self.buffer):
+            raise OutOfMemoryError(f"the system has too little shared memory (/dev/shm) for {size} bytes")
         places: list[_Place] = []
-        self._flag[...] = 0
-        offset = _ALIGNMENT  # after the flag
+        self.buffer[0], offset = 0, _ALIGNMENT
         for name, tensor in tensors.items():
             if tensor.dtype.hasobject:
                 places.append((name, tensor))
-                continue
-            place = (name, tensor.dtype.str, tensor.shape, offset)
-            places.append(place)
-            [view] = self.views([place]).values()
-            view[...] = tensor
-            offset += _padded(tensor.nbytes)
+            else:
+                places.append((name, tensor.dtype.str, tensor.shape, offset))
+                self.views(places[-1:])[name][...] = tensor
+                offset += _padded(tensor.nbytes)
         return places
 
     def views(self, places: list[_Place]) -> dict[str, NDArray[Any]]:
         """Returns the tensors at places, without a copy."""
-        tensors = {}
-        for place in places:
-            if len(place) == 2:
-                tensors[place[0]] = place[1]
-            else:
-                name, dtype, shape, offset = place
-                buffer = self._block.buf if self._block else b""
-                tensors[name] = np.ndarray(shape, dtype, buffer, offset)
-        return tensors
+        return {
+            place[0]: place[1] if len(place) == 2 else np.ndarray(place[2], place[1], self.buffer, place[3])
+            for place in places
+        }
 
     def free(self) -> None:
         """Frees the memory in both processes."""
-        block, self._block = self._block, None
+        block = self._block
+        self._close()
+        self._use(None)
         if block is not None:
-            with suppress(BufferError):
-                block.close()
             block.unlink()
+
+    def _close(self) -> None:
+        if self._block is not None:
+            with suppress(BufferError):  # a framework still keeps a tensor in it
+                self._block.close()
 
 
 def _padded(size: int) -> int:
@@ -233,21 +216,15 @@ def _padded(size: int) -> int:
 
 
 def _size(tensors: Tensors) -> int:
-    """Returns how many bytes the tensors take in the memory."""
+    """Returns how many bytes the tensors take in the memory, after its first byte."""
     return _ALIGNMENT + sum(_padded(each.nbytes) for each in tensors.values() if not each.dtype.hasobject)
 
 
-def _serve(
-    kind: type[Predictor],
-    manifest: ModelManifest,
-    artifacts: Artifacts,
-    options: PredictorOptions,
-    connection: Connection,
-) -> None:
+def _serve(make: Callable[[], Predictor], connection: Connection) -> None:
     """Runs the process from the loading of the model until the parent process closes the connection."""
     inputs, outputs = _Memory(), _Memory()
     try:
-        predictor = kind(manifest, artifacts, options)
+        predictor = make()
         predictor.load()
     except InferometerError as error:
         sent(connection, error)
@@ -257,9 +234,10 @@ def _serve(
         name, places, room = message
         try:
             inputs.open(name)
-            tensors = predictor.predict(inputs.read(places))
+            inputs.buffer[0] = 1
+            tensors = predictor.predict(inputs.views(places))
             outputs.open(room)
-            if (size := _size(tensors)) > outputs.size and sent(connection, size):
+            if (size := _size(tensors)) > len(outputs.buffer) and sent(connection, size):
                 outputs.open(received(connection))
             answer = outputs.put(tensors)
             del tensors

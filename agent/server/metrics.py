@@ -364,14 +364,16 @@ class _LoadCollector(Collector):
             len(load.trouble.hanging),
         )
         labels = ("model", "version", "framework", "device")
-        loaded = GaugeMetricFamily("inferometer_models_loaded", "Loaded copies of a model.", labels=labels)
+        loaded = GaugeMetricFamily("inferometer_models_loaded", "Loaded instances of a model.", labels=labels)
         waiting = GaugeMetricFamily(
             "inferometer_queue_requests", "Requests that wait for their batch to begin.", labels=("model",)
         )
         copies, queues = Counter[tuple[str, ...]](), Counter[str]()
         for model in load.models:
             manifest, device = model.manifest, str(model.description.device)
-            copies[manifest.name, manifest.version, manifest.framework.name, device] += 1
+            copies[manifest.name, manifest.version, manifest.framework.name, device] += (
+                model.options.instances
+            )
             queues[manifest.name] += model.waiting
         for values, count in copies.items():
             loaded.add_metric(values, count)

@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
 
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.inference.stages import BatchResult, Stage, SystemDescription
@@ -34,15 +33,6 @@ lag was 0.49 to 0.78 ms; with this value, it is 0.25 to 0.31 ms.
 """
 _CLOSED = "the load target was closed while the query waited"
 _NO_ANSWER = "the model gave no answer for the query"
-
-
-@runtime_checkable
-class InstantiableSystem(TensorSystem, Protocol):
-    """A system that can open further instances of its model."""
-
-    def open_another(self) -> TensorSystem:
-        """Returns a further instance of the model; the caller closes it."""
-        ...
 
 
 class LocalTarget(Closeable):
@@ -87,8 +77,8 @@ class LocalTarget(Closeable):
         self._switch_interval_s: float | None = None
         self._closed = False
         self._queue = RequestQueue[_Query](max_queue, "under load", clock)
-        another = session.open_another if isinstance(session, InstantiableSystem) else None
-        sessions = open_instances(session, instances, another)
+        # a system that is not a session has only one
+        sessions = open_instances(session, instances, getattr(session, "open_another", None))
         predictors = [_Batches(each, inputs, max_batch_size, owned=each is not session) for each in sessions]
         form_of: Callable[[_Query], object] | None = None
         if isinstance(inputs, PreparedInputs) and not inputs.are_alike:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from urllib.request import urlopen
 
 import numpy as np
 import psutil
@@ -46,6 +48,14 @@ def processes() -> list[psutil.Process]:
     return found
 
 
+def metric(agent: AgentServer, name: str) -> dict[str, float]:
+    """The values of a metric that are not 0, by their labels."""
+    assert agent.metrics_url is not None
+    with urlopen(agent.metrics_url) as page:
+        found = re.findall(rf"^inferometer_{name}{{(.*)}} (.*)$", page.read().decode(), re.M)
+    return {labels: float(value) for labels, value in found if float(value)}
+
+
 def infer(client: triton.InferenceServerClient, model: str, *values: float) -> list[float]:
     """The answer's first column."""
     batch = np.stack([np.full((1, SIDE, SIDE), value, np.float32) for value in values])
@@ -74,6 +84,8 @@ def test_a_killed_process_loses_only_its_own_request(start, manifest_folder) -> 
         wait_for(lambda: len(processes()) == 2)
         assert before[0] in processes()
         assert [infer(client, "Waiting", value) for value in range(9)] == [[value] for value in range(9)]
+    assert metric(agent, "prediction_failures_total") == {'kind="instance_lost",model="Waiting"': 1}
+    assert list(metric(agent, "models_loaded").values()) == [3]
     [model] = agent.models.loaded
     assert model.statistics.totals.failures == 1
 
@@ -120,8 +132,11 @@ def test_a_process_that_dies_while_it_is_idle_fails_no_request(start) -> None:
         [process] = processes()
         os.kill(process.pid, signal.SIGKILL)
         wait_for(lambda: not processes())
-        assert [infer(client, "Echo", value) for value in range(6)] == [[value] for value in range(6)]
-        wait_for(lambda: len(processes()) == 1)
+        values = range(16)
+        with ThreadPoolExecutor(4) as pool:
+            while not processes():  # which the instance's next batch starts
+                answers = list(pool.map(lambda value: infer(client, "Echo", value), values))
+                assert answers == [[value] for value in values]
 
 
 def test_unloading_ends_the_processes(start) -> None:

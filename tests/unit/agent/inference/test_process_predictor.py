@@ -19,7 +19,13 @@ from inferometer.agent.hardware.environment import CPU, PredictorOptions
 from inferometer.agent.inference.predictor import Predictor
 from inferometer.agent.inference.process_predictor import ProcessPredictor, open_instance
 from inferometer.agent.serving.served_models import used_bytes
-from inferometer.manifests.errors import ArtifactError, ConfigurationError, InstanceLostError, PredictionError
+from inferometer.manifests.errors import (
+    ArtifactError,
+    ConfigurationError,
+    InstanceLostError,
+    OutOfMemoryError,
+    PredictionError,
+)
 
 SEGMENTS = Path("/dev/shm")
 
@@ -59,6 +65,29 @@ def test_tensors_of_any_size_pass_and_stay_valid(instance: Predictor) -> None:
     assert large.shape == (30, 100_000)
     assert (large == 2).all()
     assert again[:, 0].tolist() == list(range(20, 50))
+
+
+@pytest.mark.parametrize("number", [1, 2])  # for the inputs, and for the outputs
+def test_too_little_shared_memory_fails_only_the_batch(
+    instance: Predictor, monkeypatch: pytest.MonkeyPatch, number: float
+) -> None:
+    before = process_of(instance)
+    predicted(instance, *(0 for _ in range(20_000)))
+    allocate = os.posix_fallocate
+    most = 1000 if number == 1 else 20_000_000
+
+    def full(descriptor: int, offset: int, size: int) -> None:
+        if size > most:
+            raise OSError("the device is full")
+        allocate(descriptor, offset, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    count = 2_000_000 if number == 1 else 100
+    with pytest.raises(OutOfMemoryError, match="too little shared memory"):
+        predicted(instance, *(number for _ in range(count)))
+    monkeypatch.undo()
+    assert process_of(instance) == before
+    assert predicted(instance, 8)["data"].tolist() == [[8]]
 
 
 def test_strings_and_empty_tensors_pass(instance: Predictor) -> None:
