@@ -10,7 +10,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import psutil
@@ -23,6 +23,7 @@ from inferometer.evaluators.kinds.memory.measurement import (
     MIB,
     MemoryMeasurement,
     MemoryRequest,
+    Point,
     data_bytes,
     search_largest,
 )
@@ -128,14 +129,19 @@ class _Run:
     resources: JobResources
     callbacks: JobCallbacks
     limit_bytes: int
-    points: list[dict[str, Any]] = field(default_factory=list)
+    points: list[Point] = field(default_factory=list)
     system: Any = None
 
     def measure(self, size: int, *, length: int, limited: bool = False) -> bool:
         """Measures a point in a fresh process and keeps it, even if memory runs out; returns if it ran."""
         if self.callbacks.stop_requested():
             raise errors.EvaluationInterrupted("stopped before a batch was measured; nothing was published")
-        point = {"batch_size": size, "sequence_length": length, "limited": limited, "failure": ""}
+        point: dict[str, Any] = {
+            "batch_size": size,
+            "sequence_length": length,
+            "limited": limited,
+            "failure": "",
+        }
         limit_bytes = self.limit_bytes if limited else None
         work = partial(_stages, self.request, self.resources, size, length, limit_bytes)
         task = LinkedTask(f"the process with batch size {size}", work)
@@ -152,7 +158,7 @@ class _Run:
             if self.system is None or not (limited or isinstance(error, errors.OutOfMemoryError)):
                 raise
             point["failure"] = str(error)
-        self.points.append(point)
+        self.points.append(cast("Point", point))
         now = f"batch size {size}{' under the limit' * limited}"
         self.callbacks.on_progress(Progress(len(self.points), 0, "processes", now))
         return not point["failure"]
