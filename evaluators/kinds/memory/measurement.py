@@ -80,6 +80,7 @@ class Reading(TypedDict):
     VmData: int
     RssAnon: int
     RssFile: int
+    SampledData: NotRequired[int]
 
 
 class Point(TypedDict):
@@ -98,9 +99,11 @@ class Point(TypedDict):
 def data_bytes(reading: Reading) -> int:
     """Returns the peak of a process's data in a stage, of which the kernel keeps none.
 
-    It is the data at the end, and the resident memory that was freed since its peak, taken to be data.
+    It is the highest sample, or the data at the end and the resident memory that was freed since its peak.
+    Samples miss short peaks, and the sum misses what was freed untouched, so the larger one is taken.
     """
-    return reading["VmData"] + reading["VmHWM"] - reading["VmRSS"]
+    freed = reading["VmHWM"] - reading["VmRSS"]
+    return max(reading["VmData"] + freed, reading.get("SampledData", 0))
 
 
 @dataclass(frozen=True, slots=True)
