@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 import uuid
 from collections.abc import Generator, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import psutil
@@ -23,6 +24,7 @@ from inferometer.evaluators.kinds.memory.measurement import (
     MIB,
     MemoryMeasurement,
     MemoryRequest,
+    Point,
     data_bytes,
     search_largest,
 )
@@ -64,6 +66,26 @@ def read_memory() -> dict[str, int]:
     with suppress(OSError):
         (_OWN / "clear_refs").write_text("5", encoding="ascii")
     return found
+
+
+@contextmanager
+def _sampled_data() -> Iterator[list[int]]:
+    """Samples this process's data in a thread, about each millisecond; the yielded list has the peak."""
+    peak, ended, page_bytes = [0], threading.Event(), os.sysconf("SC_PAGE_SIZE")
+
+    def sample() -> None:
+        with (_OWN / "statm").open(encoding="ascii") as file:
+            while not ended.wait(0.001):
+                file.seek(0)
+                peak[0] = max(peak[0], int(file.read().split()[5]) * page_bytes)
+
+    thread = threading.Thread(target=sample, daemon=True)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        ended.set()
+        thread.join()
 
 
 def available_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
@@ -111,11 +133,12 @@ def _stages(
         batch = {name: np.take(each, range(size), 0, mode="wrap") for name, each in drawn.items()}
         del drawn
         read_memory()  # leaves the drawing out of the peak, and the inputs in it
-        for _ in range(request.predictions):
-            if failures := system.predict_tensor(batch).failures:
-                yield "failure", failures[0].message
-                return
-        yield "batch", read_memory()
+        with _sampled_data() as peak:
+            for _ in range(request.predictions):
+                if failures := system.predict_tensor(batch).failures:
+                    yield "failure", failures[0].message
+                    return
+        yield "batch", {**read_memory(), "SampledData": peak[0]}
     except MemoryError:
         yield "failure", "out of memory"
 
@@ -128,14 +151,19 @@ class _Run:
     resources: JobResources
     callbacks: JobCallbacks
     limit_bytes: int
-    points: list[dict[str, Any]] = field(default_factory=list)
+    points: list[Point] = field(default_factory=list)
     system: Any = None
 
     def measure(self, size: int, *, length: int, limited: bool = False) -> bool:
         """Measures a point in a fresh process and keeps it, even if memory runs out; returns if it ran."""
         if self.callbacks.stop_requested():
             raise errors.EvaluationInterrupted("stopped before a batch was measured; nothing was published")
-        point = {"batch_size": size, "sequence_length": length, "limited": limited, "failure": ""}
+        point: dict[str, Any] = {
+            "batch_size": size,
+            "sequence_length": length,
+            "limited": limited,
+            "failure": "",
+        }
         limit_bytes = self.limit_bytes if limited else None
         work = partial(_stages, self.request, self.resources, size, length, limit_bytes)
         task = LinkedTask(f"the process with batch size {size}", work)
@@ -152,7 +180,7 @@ class _Run:
             if self.system is None or not (limited or isinstance(error, errors.OutOfMemoryError)):
                 raise
             point["failure"] = str(error)
-        self.points.append(point)
+        self.points.append(cast("Point", point))
         now = f"batch size {size}{' under the limit' * limited}"
         self.callbacks.on_progress(Progress(len(self.points), 0, "processes", now))
         return not point["failure"]

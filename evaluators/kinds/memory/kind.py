@@ -8,14 +8,20 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from inferometer.evaluators.drawing import charts
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.kind import Kind, Rows, allocator_words, drawn, own_values
-from inferometer.evaluators.kinds.memory.measurement import MIB, MemoryMeasurement, MemoryRequest, data_bytes
+from inferometer.evaluators.kinds.memory.measurement import (
+    MIB,
+    MemoryMeasurement,
+    MemoryRequest,
+    Point,
+    data_bytes,
+)
 from inferometer.evaluators.reports.base import NAME_COLUMNS, STATUS_COLUMN, Column, Report, Row, describe
 
 if TYPE_CHECKING:
     from inferometer.evaluators.kinds.memory.job import MemoryJob
 
 MemoryEvaluation: TypeAlias = Evaluation[MemoryMeasurement]
-_FIGURES: Mapping[str, tuple[str, int, Callable[[Mapping[str, Any]], int]]] = {
+_FIGURES: Mapping[str, tuple[str, int, Callable[[Any], int]]] = {
     "framework_mib": ("framework", 0, lambda of: of["framework"]["VmRSS"] - of["baseline"]["VmRSS"]),
     "model_mib": ("model", 0, lambda of: of["model"]["VmRSS"] - of["framework"]["VmRSS"]),
     "batch_mib": ("batch", 0, lambda of: of["batch"]["VmHWM"] - of["model"]["VmRSS"]),
@@ -64,7 +70,7 @@ class MemoryReport(Report[MemoryMeasurement]):
                 "limit_mib": measured.limit_bytes / MIB,
                 "allocator": "keep" if any(allocator_words(evaluation.system)) else "default",
             }
-            groups: dict[tuple[int, bool, int], list[Mapping[str, Any]]] = {}
+            groups: dict[tuple[int, bool, int], list[Point]] = {}
             for point in measured.points:
                 key = (point["sequence_length"], point["limited"], point["batch_size"])
                 groups.setdefault(key, []).append(point)
@@ -72,7 +78,7 @@ class MemoryReport(Report[MemoryMeasurement]):
                 yield {**shared, **measured.capacity(length), **_of_group(group)}
 
 
-def _of_group(points: Sequence[Mapping[str, Any]]) -> Row:
+def _of_group(points: Sequence[Point]) -> Row:
     """Returns the values of the processes with one batch size; those that failed have no figures."""
     first, done = points[0], [point for point in points if "batch" in point]
     failure = next((point["failure"] for point in points if point["failure"]), None)
@@ -148,7 +154,7 @@ class MemoryKind(Kind[MemoryMeasurement]):
         return memory_job(request)
 
     def unanswered(self, measurement: MemoryMeasurement) -> str:
-        return next(each["failure"] for each in measurement.points if each["failure"])
+        return next((each["failure"] for each in measurement.points if each["failure"]), "")
 
     def summary(self, evaluation: MemoryEvaluation) -> Rows:
         measured = evaluation.measurement
@@ -156,7 +162,11 @@ class MemoryKind(Kind[MemoryMeasurement]):
         for length in measured.lengths:
             found, at = measured.capacity(length), f" at {length}" if length else ""
             off = "" if found["error_percent"] is None else f", {found['error_percent']:+.1f} % off"
-            yield f"largest batch{at}", f"{found['largest_batch']}; foretold {found['foretold_batch']}{off}"
+            largest, foretold = (
+                "not known" if found[key] is None else found[key]
+                for key in ("largest_batch", "foretold_batch")
+            )
+            yield f"largest batch{at}", f"{largest}; foretold {foretold}{off}"
 
     def document(self, evaluation: MemoryEvaluation, *_: object) -> dict[str, Any]:
         report = MemoryReport()

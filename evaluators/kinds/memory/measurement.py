@@ -14,15 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
+from typing_extensions import NotRequired, TypedDict
 
-from inferometer.evaluators.jobs.options import (
-    COUNT,
-    NOT_NEGATIVE,
-    check_number,
-    check_options,
-    declared,
-    given_options,
-)
+from inferometer.evaluators.jobs import options
 from inferometer.evaluators.jobs.request import default_system
 from inferometer.evaluators.statistics import t_quantile_95
 
@@ -38,48 +32,78 @@ class MemoryRequest:
     """A model whose memory is measured; raises ConfigurationError if an option is invalid."""
 
     system: Any = field(default_factory=default_system)  # a SystemRequest, whose import takes long
-    batch_sizes: tuple[int, ...] | None = declared(
+    batch_sizes: tuple[int, ...] | None = options.declared(
         None, "Batch sizes to measure, such as 1,8,16.", "SIZES", default_text="up to nearly the limit"
     )
-    sequence_lengths: tuple[int, ...] | None = declared(
+    sequence_lengths: tuple[int, ...] | None = options.declared(
         None,
         "Sizes of dynamic axes, each measured on its own, such as 32,128.",
         "SIZES",
         default_text="128; of images, max_dimension or 224",
     )
-    memory_limit_mib: int | None = declared(
+    memory_limit_mib: int | None = options.declared(
         None,
         "Limit of a process's data (RLIMIT_DATA), into which the largest batch is to fit.",
         "MIB",
-        within=COUNT,
+        within=options.COUNT,
         flags=("--memory_limit",),
         argument="memory_limit",
         default_text="the memory that the machine or its control group has available",
     )
-    repeat: int = declared(2, "Fresh processes for each measured batch size.", "N", within=COUNT)
-    predictions: int = declared(3, "Predictions in each process.", "N", within=COUNT)
-    tries: int = declared(8, "Most batch sizes to try under the limit.", "N", within=NOT_NEGATIVE)
+    repeat: int = options.declared(
+        2, "Fresh processes for each measured batch size.", "N", within=options.COUNT
+    )
+    predictions: int = options.declared(3, "Predictions in each process.", "N", within=options.COUNT)
+    tries: int = options.declared(
+        8, "Most batch sizes to try under the limit.", "N", within=options.NOT_NEGATIVE
+    )
 
     def __post_init__(self) -> None:
-        check_options(self)
+        options.check_options(self)
         for length in self.sequence_lengths or ():
-            check_number("sequence_lengths", length, COUNT)
+            options.check_number("sequence_lengths", length, options.COUNT)
         for size in self.batch_sizes or ():
-            check_number("batch_sizes", size, COUNT)
+            options.check_number("batch_sizes", size, options.COUNT)
             self.system.check_batches(size)
 
     @property
     def given(self) -> dict[str, Any]:
         """The options that differ from their defaults."""
-        return given_options(self)
+        return options.given_options(self)
 
 
-def data_bytes(reading: Mapping[str, int]) -> int:
+class Reading(TypedDict):
+    """The fields of ``/proc/self/status`` that figures are made of; others are kept beside them."""
+
+    VmRSS: int
+    VmHWM: int
+    VmData: int
+    RssAnon: int
+    RssFile: int
+    SampledData: NotRequired[int]
+
+
+class Point(TypedDict):
+    """A process: ``sequence_length`` is 0 for the model's own, and ``failure`` empty if it predicted."""
+
+    batch_size: int
+    sequence_length: int
+    limited: bool
+    failure: str
+    baseline: NotRequired[Reading]
+    framework: NotRequired[Reading]
+    model: NotRequired[Reading]
+    batch: NotRequired[Reading]
+
+
+def data_bytes(reading: Reading) -> int:
     """Returns the peak of a process's data in a stage, of which the kernel keeps none.
 
-    It is the data at the end, and the resident memory that was freed since its peak, taken to be data.
+    It is the highest sample, or the data at the end and the resident memory that was freed since its peak.
+    Samples miss short peaks, and the sum misses what was freed untouched, so the larger one is taken.
     """
-    return reading["VmData"] + reading["VmHWM"] - reading["VmRSS"]
+    freed = reading["VmHWM"] - reading["VmRSS"]
+    return max(reading["VmData"] + freed, reading.get("SampledData", 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,17 +173,21 @@ def search_largest(foretold: int, fits: Callable[[int], bool], tries: int) -> No
 class MemoryMeasurement:
     """Readings of fresh processes, in the order in which they ran.
 
-    Each of the ``points`` is a process: its ``batch_size``, ``sequence_length`` (0 for the model's own),
-    ``limited`` (whether it ran under the limit), ``failure`` (empty if it predicted) and, for each stage that
-    it reached, the reading. ``options`` are those that differ from their defaults.
+    ``options`` are those that differ from their defaults. A process that predicted has readings of all
+    stages; ValueError otherwise.
     """
 
     kind: ClassVar[str] = "memory"
 
-    points: Sequence[Mapping[str, Any]]
+    points: Sequence[Point]
     limit_bytes: int
     elapsed_ns: int
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for each in self.points:
+            if "batch" in each and not {"baseline", "framework", "model"} <= set(each):
+                raise ValueError("a process that predicted lacks a reading")
 
     @property
     def batch_size(self) -> int:
@@ -188,14 +216,13 @@ class MemoryMeasurement:
         failed = [each["batch_size"] for each in tried if each["failure"]]
         fit = [each["batch_size"] for each in tried if not each["failure"]]
         largest = max(fit, default=0 if 1 in failed else None)
-        line = self.line(length)
-        foretold, reach = line.batch_within(self.limit_bytes) if line else (None, None)
-        ends = (None, None) if line is None or reach is None else (max(0, foretold - reach), foretold + reach)
-        known = foretold is not None and largest and failed
-        return {
-            "foretold_batch": foretold,
-            "foretold_low": ends[0],
-            "foretold_high": ends[1],
-            "largest_batch": largest,
-            "error_percent": 100 * (foretold - largest) / largest if known else None,
-        }
+        columns = ("foretold_batch", "foretold_low", "foretold_high", "largest_batch", "error_percent")
+        found: dict[str, float | None] = {**dict.fromkeys(columns), "largest_batch": largest}
+        if line := self.line(length):
+            foretold, reach = line.batch_within(self.limit_bytes)
+            found["foretold_batch"] = foretold
+            if reach is not None:
+                found |= {"foretold_low": max(0.0, foretold - reach), "foretold_high": foretold + reach}
+            if largest and failed:
+                found["error_percent"] = 100 * (foretold - largest) / largest
+        return found
