@@ -323,7 +323,7 @@ def check_value(name: str, value: Any, kind: str, within: Range | None = None) -
     number = isinstance(value, int | float) and not isinstance(value, Enum)
     wrong = isinstance(value, bool) if kind in _NUMBERS else number and kind not in _TYPES
     if wrong or not isinstance(value, known):
-        article = _ARTICLES.get(kind, "a list" if kind.startswith("tuple") else "text")
+        article = _ARTICLES.get(kind, "a list" if kind.startswith(("tuple", "Sequence")) else "text")
         raise ConfigurationError(f"{spoken(name)} is {value!r}; it must be {article}")
     if within is not None:
         check_number(name, value, within)

@@ -42,9 +42,8 @@ _FIRST_SHARE, _LEAST_SHARE = 0.8, 0.02
 _HOPELESS = 2.0
 """A probe ends once this many times as many queries are late as the bound allows."""
 _START_BOUNDS, _START_SHARE = 10, 0.25
-_SLOPE, _SLOPES = 12.0, (4.0, 60.0)
+_SLOPE, _SLOPES, _LONGEST_STEP = 12.0, (4.0, 60.0), math.log(1.5)
 """The usual slope of the log odds of a late query against ln(rate), and the range of those found."""
-_LONGEST_STEP = math.log(1.5)
 _SURELY_WORSE = 0.005
 _OUT_OF_TIME = "the time budget was used up"
 _NS_PER_S = 1_000_000_000
@@ -224,6 +223,8 @@ class Race:
                 left = self._remaining(left)
         except _Ended as ended:
             self.note = str(ended)
+        if self.best and self.best.stopped:
+            self.note, self.best = f"the best of an earlier round lost: {self.best.stopped}", None
         for each in self._every:
             if each is not self.best and not each.stopped:
                 each.stopped = self.note or "another was better"
@@ -256,7 +257,7 @@ class Race:
             return RateAnswer(None, None, None, Method.NONE.value, reason)
         found = self.trials()[0]
         if not self._figures[found.configuration].certain:
-            note = self.note or f"no more than {self._limit_qps:.4g} queries/s could be sent on time"
+            note = self.note or f"no rate above {found.rate_qps:.4g} queries/s was sent"
             return RateAnswer(found.rate_qps, found.rate_qps, None, Method.AT_LEAST.value, note)
         return RateAnswer(found.rate_qps, found.low, found.high, Method.LATE_FRACTION.value, self.note)
 
@@ -394,16 +395,16 @@ class Race:
             elif (low and rate_qps >= highest_qps) or rate_qps < _LEAST_SHARE * highest_qps:
                 break
             else:
-                rate_qps *= math.exp(self._step(probe))
+                rate_qps *= math.exp(self._step(probe, number))
         if low is None and not each.stopped:
             each.stopped = f"it breaks the bound even at {rate_qps:.4g} queries/s"
         return self._fitted(low, high)
 
-    def _step(self, probe: _Probe) -> float:
+    def _step(self, probe: _Probe, number: int) -> float:
         """Returns how far, in ln(rate), the next probe is beyond the rate where the bound is just kept."""
         sign, width = (1 if probe.kept else -1), _WIDTHS[self._number - 1]
         step = abs(_logit(self._share) - probe.logit) / _SLOPE * (2 if probe.stopped else 1)
-        return sign * min(max(step + width / 2, width), _LONGEST_STEP)
+        return sign * min(max(step + width / 2, width) * 2**number, _LONGEST_STEP * (1 + number / 2))
 
     def _probe(self, each: Trial, rate_qps: float) -> _Probe:
         max_late = math.ceil(_HOPELESS * self._share * self._queries)
@@ -438,6 +439,7 @@ class Race:
     def _fitted(self, low: _Probe | None, high: _Probe | None) -> Figure | None:
         """Returns the rate at which the log odds of a late query, linear in ln(rate), are those allowed."""
         share, slope, wanted = self._share, _SLOPE, _logit(self._share)
+        span = _WIDTHS[self._number - 1]
         if low and high:
             span = math.log(high.rate_qps / low.rate_qps)
             slope = float(np.clip((high.logit - low.logit) / span, *_SLOPES))
@@ -452,7 +454,7 @@ class Race:
         judged = self._queries - self._cut
         influence = -(blocks - blocks.mean()) / (judged * share * (1 - share) * slope)
         certain = low is not None and high is not None
-        return Figure(log, influence, _WIDTHS[self._number - 1] / 4, certain)
+        return Figure(log, influence, span / 4, certain)
 
     def _latency(self, each: Trial, best: Figure | None) -> Figure | None:
         """Returns the percentile of the latency at the given rate, on the arrivals of the round.

@@ -168,8 +168,10 @@ class TuningRequest:
         for name, allowed in _AXES.items():
             values = getattr(self, name)
             for value in () if values is None else values:
-                if not isinstance(value, int | float) or value not in allowed:
-                    raise ConfigurationError(f"{name} has {value}; allowed: {allowed}")
+                whole = name != "max_queue_delay_ms"
+                if not isinstance(value, int if whole else int | float) or value not in allowed:
+                    numbers = "whole numbers" if whole else "numbers"
+                    raise ConfigurationError(f"{name} has {value}; allowed: {numbers}, {allowed}")
             if values is not None and (not values or len(set(values)) < len(values)):
                 raise ConfigurationError(f"{name} is {list(values)}; give each value once, at least one")
         for size in self.max_batch_size:

@@ -238,3 +238,32 @@ def test_the_error_of_a_paired_difference_is_that_of_its_blocks() -> None:
         errors.append(_figure(0.0, parts).log_half / 2.093)
 
     assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(np.sqrt(BLOCKS) / 100, rel=0.03)
+
+
+class _FadingProber(ScriptedProber):
+    """A machine on which, after a number of probes, nothing keeps the bound any more."""
+
+    def run(self, schedule: Schedule, bound_ns: int | None, max_late: int | None, name: str) -> LoadRun:
+        if schedule.rate_qps and name.startswith("round 5"):
+            self._highest_qps = dict.fromkeys(self._highest_qps, 0.0)
+        return super().run(schedule, bound_ns, max_late, name)
+
+
+def test_a_best_that_breaks_the_bound_in_the_last_round_is_no_answer() -> None:
+    race = Race(request_of(0, 60.0), configurations((1,), (1,)), _FadingProber({1: 500}), math.inf)
+
+    assert race.run()
+
+    answer = race.answer()
+    assert answer is not None
+    assert race.best is None
+    assert (answer.rate_qps, answer.method) == (None, Method.NONE.value)
+    assert answer.note.startswith("the best of an earlier round lost: it breaks the bound even at")
+
+
+def test_the_rate_is_found_although_a_burst_overstates_it_tenfold() -> None:
+    race = Race(request_of(0, 60.0), configurations((1,), (1,)), ScriptedProber({1: 50}), math.inf)
+
+    assert race.run()
+
+    assert race.trials()[0].rate_qps == pytest.approx(50, rel=0.1)

@@ -17,12 +17,14 @@ from inferometer.manifests.errors import ConfigurationError
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"instances": (0,)}, "instances has 0; allowed: at least 1 and at most 64"),
-        ({"threads": (1, 2000)}, "threads has 2000; allowed: at least 1 and at most 1024"),
+        ({"instances": (0,)}, "instances has 0; allowed: whole numbers, at least 1 and at most 64"),
+        ({"threads": (1, 2000)}, "threads has 2000; allowed: whole numbers, at least 1 and at most 1024"),
+        ({"threads": [1, 2.5]}, "threads has 2.5; allowed: whole numbers"),
+        ({"max_batch_size": 4}, "max_batch_size is 4; it must be a list"),
         ({"max_batch_size": ()}, r"max_batch_size is \[\]; give each value once, at least one"),
         ({"max_batch_size": (4, 4)}, r"max_batch_size is \[4, 4\]; give each value once"),
-        ({"max_batch_size": ("many",)}, "max_batch_size has many; allowed: at least 1"),
-        ({"max_queue_delay_ms": (-1.0,)}, "max_queue_delay_ms has -1.0; allowed: at least 0"),
+        ({"max_batch_size": ("many",)}, "max_batch_size has many; allowed: whole numbers, at least 1"),
+        ({"max_queue_delay_ms": (-1.0,)}, "max_queue_delay_ms has -1.0; allowed: numbers, at least 0"),
         ({"rate_qps": 0.0}, "rate_qps is 0.0; it must be above 0"),
         ({"latency_bound_ms": 0.0}, "latency_bound_ms is 0.0; it must be at least 0.001"),
         ({"arrival": "ramp"}, "arrival ramp has no steady rate"),
