@@ -7,8 +7,6 @@ to the rates at which they are probed (common random numbers: Law, "Simulation M
 The first probe of a configuration is slightly below the rate that the best one keeps on these arrivals: if it
 breaks the bound there, it has lost, and its probe ends once the bound cannot be kept any more. Half of those
 that remain go on to a round with probes of twice the duration.
-
-The race uses no clocks or threads: the ``Prober`` has both.
 """
 
 from __future__ import annotations
@@ -28,19 +26,16 @@ from inferometer.evaluators.load.queries import LoadRun, Outcome, Stop, bound_ns
 
 BLOCKS = 20
 """The number of blocks of a round's arrivals, which are paired between configurations."""
-_T_95 = 2.093
-"""The two-sided 95 % quantile of Student's t with ``BLOCKS`` - 1 degrees of freedom."""
+_T_95 = 2.093  # the two-sided quantile of Student's t with BLOCKS - 1 degrees of freedom
 _ROUNDS, _MOST_PROBES = 5, 8
 _MARGINS = (0.15, 0.10, 0.07, 0.05, 0.04)
 """How far below the best rate a configuration may break the bound without having lost, by round."""
 _WIDTHS = (0.08, 0.06, 0.04, 0.03, 0.02)
 """The width of the bracket of a configuration's rate, as a fraction of the rate, by round."""
 _FULL_BATCHES, _BURST_S, _MOST_BURST = 8, 0.1, 4096
-_CAPACITY_ERROR = 1.1
-"""The factor by which a burst may understate the capacity."""
+_CAPACITY_ERROR = 1.1  # the factor by which a burst may understate the capacity
 _FIRST_SHARE, _LEAST_SHARE = 0.8, 0.02
-_HOPELESS = 2.0
-"""A probe ends once this many times as many queries are late as the bound allows."""
+_HOPELESS = 2.0  # a probe ends once this many times as many queries are late as the bound allows
 _START_BOUNDS, _START_SHARE = 10, 0.25
 _SLOPE, _SLOPES, _LONGEST_STEP = 12.0, (4.0, 60.0), math.log(1.5)
 """The usual slope of the log odds of a late query against ln(rate), and the range of those found."""
@@ -206,6 +201,7 @@ class Race:
         self._every = [Trial(each) for each in space]
         self._figures: dict[Configuration, Figure] = {}
         self._number = self._queries = self._cut = self._probed = 0
+        self._expected_qps = 0.0
         self._interrupted = False
         self.best: Trial | None = None
         self.note = ""
@@ -253,8 +249,7 @@ class Race:
         if self._request.rate_qps is not None:
             return None
         if self.best is None:
-            reason = self.note or "no configuration keeps the bound"
-            return RateAnswer(None, None, None, Method.NONE.value, reason)
+            return RateAnswer(None, None, None, Method.NONE.value, self.note or "nothing keeps the bound")
         found = self.trials()[0]
         if not self._figures[found.configuration].certain:
             note = self.note or f"no rate above {found.rate_qps:.4g} queries/s was sent"
@@ -319,11 +314,7 @@ class Race:
 
     def _round(self, left: Sequence[Trial]) -> None:
         """Races the configurations on the same arrivals; the best so far comes first."""
-        reference_qps = self._reference_qps(left)
-        duration_s = self._request.min_duration_s * 2 ** (self._number - 1)
-        self._queries = max(math.ceil(duration_s * reference_qps), math.ceil(1 / self._share), BLOCKS)
-        start = int(_START_BOUNDS * self._bound_ns / _NS_PER_S * reference_qps)
-        self._cut = min(start, int(_START_SHARE * self._queries))
+        self._arrive(self._reference_qps(left))
         best: Figure | None = None
         raced: dict[Configuration, Figure] = {}
         for each in left:
@@ -342,6 +333,14 @@ class Race:
             if best is not None and each.configuration in raced:
                 found = probability_better(raced[each.configuration], best)
                 each.better = None if each is self.best else found
+
+    def _arrive(self, rate_qps: float) -> None:
+        """Sets the numbers of arrivals in the round and in its empty start, for rates of about this one."""
+        self._expected_qps = rate_qps
+        queries = self._request.min_duration_s * 2 ** (self._number - 1) * rate_qps
+        self._queries = math.ceil(max(queries, 1 / self._share, BLOCKS))
+        start = _START_BOUNDS * self._bound_ns / _NS_PER_S * rate_qps
+        self._cut = int(min(start, _START_SHARE * self._queries))
 
     def _reference_qps(self, left: Sequence[Trial]) -> float:
         """Returns about the highest rate of the round, which determines the number of arrivals."""
@@ -385,9 +384,9 @@ class Race:
             if high and best is not None and number == 0:
                 each.stopped = f"it breaks the bound at {rate_qps:.4g} queries/s, which the best keeps"
                 break
-            if low and self._is_late:
+            if self._is_late:
                 self.note = _OUT_OF_TIME
-                return self._fitted(low, high) if high or not before else before
+                return self._fitted(low, high) if low and (high or not before) else before
             if low and high:
                 if math.log(high.rate_qps / low.rate_qps) <= _WIDTHS[self._number - 1]:
                     break
@@ -396,6 +395,9 @@ class Race:
                 break
             else:
                 rate_qps *= math.exp(self._step(probe, number))
+                if best is None and rate_qps < self._expected_qps / 2:  # which no other has seen yet
+                    self._arrive(rate_qps)
+                    low = high = None
         if low is None and not each.stopped:
             each.stopped = f"it breaks the bound even at {rate_qps:.4g} queries/s"
         return self._fitted(low, high)
@@ -404,7 +406,7 @@ class Race:
         """Returns how far, in ln(rate), the next probe is beyond the rate where the bound is just kept."""
         sign, width = (1 if probe.kept else -1), _WIDTHS[self._number - 1]
         step = abs(_logit(self._share) - probe.logit) / _SLOPE * (2 if probe.stopped else 1)
-        return sign * min(max(step + width / 2, width) * 2**number, _LONGEST_STEP * (1 + number / 2))
+        return sign * min(max(step + width / 2, width) * 2.0**number, _LONGEST_STEP * (1 + number / 2))
 
     def _probe(self, each: Trial, rate_qps: float) -> _Probe:
         max_late = math.ceil(_HOPELESS * self._share * self._queries)
@@ -451,10 +453,8 @@ class Race:
             log += 0.0 if low else min((wanted - probe.logit) / slope, 0.0)
         else:
             return None
-        judged = self._queries - self._cut
-        influence = -(blocks - blocks.mean()) / (judged * share * (1 - share) * slope)
-        certain = low is not None and high is not None
-        return Figure(log, influence, span / 4, certain)
+        influence = -(blocks - blocks.mean()) / ((self._queries - self._cut) * share * (1 - share) * slope)
+        return Figure(log, influence, span / 4, certain=bool(low and high))
 
     def _latency(self, each: Trial, best: Figure | None) -> Figure | None:
         """Returns the percentile of the latency at the given rate, on the arrivals of the round.
