@@ -187,8 +187,9 @@ def methods_of(
             continue
         path, apart = f"{service.full_name}/{method.name}", method.name in aside
         given, answer = map(GetMessageClass, (method.input_type, method.output_type))
-        codec = (codecs or {}).get(method.name) or (given.FromString, answer.SerializeToString)
-        found.append(Method(path, behaviour, *codec, method.client_streaming, apart, answer.FromString))
+        decode, encode = (codecs or {}).get(method.name) or (given.FromString, answer.SerializeToString)
+        streams, read = method.client_streaming, answer.FromString
+        found.append(Method(path, behaviour, decode, encode, streams, apart, read))
     return found
 
 

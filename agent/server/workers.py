@@ -118,20 +118,13 @@ def _portable(error: InferometerError) -> InferometerError:
 class Worker(Group):
     """The agent in the process of a worker, which serves its parent.
 
-    ``make`` makes the agent of this group. The process exits at once if its parent is gone.
+    ``make`` makes the agent of this group. The process ends when its parent kills it or is gone.
     """
 
     def __init__(self, make: Callable[[Group], AgentServer], connection: Connection) -> None:
         self._make = make
-        self._finished: Future[bool] = Future()
         self._offers: dict[str, Callable[..., Any]] = {"open": self._open}
         self._link = Link(connection, self._offers, partial(os._exit, 1))
-
-    def run(self) -> None:
-        """Returns when the agent has stopped; exits with 1 if it has not finished its predictions."""
-        if not self._finished.result():
-            logging.shutdown()
-            os._exit(1)
 
     def _open(self) -> None:
         server = self._make(self)
@@ -143,12 +136,9 @@ class Worker(Group):
             behaviour: Callable[..., Any] = method.behaviour
             return method.encode(behaviour(method.decode(request), context))
 
-        def stop(in_use: bool) -> bool:
-            self._finished.set_result(server.stop(in_use=in_use))
-            return self._finished.result()
-
-        self._offers |= {"start": server.start, "call": call, "metrics": server.metrics, "stop": stop}
+        self._offers |= {"start": server.start, "call": call, "metrics": server.metrics}
         self._offers |= {"sessions": lambda: server.load.sessions, "is_in_use": lambda: server.is_in_use}
+        self._offers |= {"stop": lambda in_use: server.stop(in_use=in_use)}
 
     is_shared = True
 
@@ -172,8 +162,9 @@ class Worker(Group):
 
 
 def run_worker(make: Callable[..., AgentServer], options: ServerOptions, connection: Connection) -> None:
-    """Runs a worker in its process; ``make(options, group)`` makes its agent."""
-    Worker(partial(make, options), connection).run()
+    """Runs a worker in its process, until that is killed; ``make(options, group)`` makes its agent."""
+    Worker(partial(make, options), connection)
+    threading.Event().wait()
 
 
 class _Member:
@@ -184,9 +175,9 @@ class _Member:
         self.child = child
         self.page: Iterable[Any] = ()
         self.steps = 0
-        offers = {"everywhere": group.everywhere, "in_step": group.wait_in_step}
-        bound = {name: partial(offered, self) for name, offered in offers.items()}
-        self.link = Link(child.connection, bound, partial(group.lost, self))
+        everywhere, in_step = partial(group.everywhere, self), partial(group.wait_in_step, self)
+        offers: dict[str, Callable[..., Any]] = {"everywhere": everywhere, "in_step": in_step}
+        self.link = Link(child.connection, offers, partial(group.lost, self))
 
 
 class Workers:
@@ -198,7 +189,7 @@ class Workers:
     Args:
         options: The options of each worker; port 0 selects a free port for all.
         count: The number of workers.
-        begin: Starts the process of a worker, which runs ``Worker.run``, given its number and options.
+        begin: Starts the process of a worker, which runs ``run_worker``, given its number and options.
 
     Raises:
         ConfigurationError: An address cannot be bound, or the options are not safe; see ``AgentServer``.
@@ -283,17 +274,14 @@ class Workers:
                 finished &= asked.result(max(0.0, end_s - time.monotonic()))
             except (InferometerError, FutureTimeoutError):
                 finished = False
-        self._end(_READ_S)
+        self._end()
         return finished
 
-    def _end(self, wait_s: float = 0.0) -> None:
-        """Ends the processes, killing those that do not end by themselves in time, and frees the ports."""
+    def _end(self) -> None:
+        """Kills the processes, which have nothing left to do or hang, and frees the ports."""
         self._stopping.set()
-        end_s = time.monotonic() + wait_s
         with self._changed:
             begun = list(self._begun)
-        for member in begun:
-            member.child.join(end_s - time.monotonic())
         for member in begun:
             member.child.process.kill()
             member.child.process.join()

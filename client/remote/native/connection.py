@@ -28,7 +28,14 @@ from inferometer.agent.protocol.conversion import TracePart, read_conditions
 from inferometer.agent.protocol.messages import decode_answer, encode_inputs_request
 from inferometer.agent.protocol.status import bearer
 from inferometer.client.remote.address import AgentAddress
-from inferometer.client.remote.connection import ClientTls, Metadata, ServerConnection, open_channel, with_tls
+from inferometer.client.remote.connection import (
+    CONNECT_TIMEOUT_S,
+    ClientTls,
+    Metadata,
+    ServerConnection,
+    open_channel,
+    with_tls,
+)
 from inferometer.client.remote.kserve.server import statistics_method, statistics_of
 from inferometer.client.remote.native.calls import (
     ClockOffset,
@@ -116,6 +123,8 @@ _CLOSE_TIMEOUT_S = 5.0
 _CLOCK_TIMEOUT_S = 5.0
 _CONDITIONS_TIMEOUT_S = 5.0
 _SHORTEST_HOLD_S = 1.0
+_TRIES = 1_000
+"""The most connections until one leads to the worker of the session, of which there are at most 128."""
 _OPTIONS = (
     ("grpc.keepalive_time_ms", 30_000),  # finds within 40 s that an agent's machine has vanished
     # Between attempts that fail, calls fail at once, and the pauses grow up to this.
@@ -145,15 +154,20 @@ class Connection(ServerConnection):
     def _unary(self, channel: grpc.Channel) -> grpc.UnaryUnaryMultiCallable[bytes, bytes]:
         return channel.unary_unary(f"{_SERVICE}/Predict")
 
-    def _reaches_session(self, channel: grpc.Channel) -> bool:
+    def _connect(self) -> grpc.Channel:
+        """Returns a further channel to the worker that has the session, if the agent has several."""
         request = predict_pb2.ConditionsRequest(session_id=self._session_id)
-        try:
-            PredictServiceStub(channel).Conditions(
-                request, timeout=_CONDITIONS_TIMEOUT_S, metadata=self.metadata
-            )
-        except grpc.RpcError as error:  # the calls say why, unless it is another worker
-            return error.code() is not grpc.StatusCode.NOT_FOUND
-        return True
+        given = {"timeout": CONNECT_TIMEOUT_S, "metadata": self.metadata, "wait_for_ready": True}
+        for _ in range(_TRIES):
+            channel = self._open()
+            try:
+                PredictServiceStub(channel).Conditions(request, **given)
+            except grpc.RpcError as error:
+                if error.code() is grpc.StatusCode.NOT_FOUND:
+                    channel.close()
+                    continue
+            return channel
+        return self._open()  # whose calls say why
 
     def predict(self, request: bytes, timeout_s: float | None) -> BatchResult:
         """Sends one encoded ``PredictRequest`` and waits for the result.

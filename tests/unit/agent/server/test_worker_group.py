@@ -72,9 +72,6 @@ class Process:
     def early_end(self):
         return f"worker {self.number} died"
 
-    def join(self, timeout_s):
-        pass
-
 
 class Group:
     """Workers and their processes, in the order in which they began."""
