@@ -203,7 +203,7 @@ class Workers:
         secure, secret = options.tls is not None, options.secret is not None
         self._warnings = [check_exposure(options.host, tls=secure, secret=secret, insecure=options.insecure)]
         self._count = count
-        self._begin_process = begin
+        self._begin = begin
         self._changed = threading.Condition()
         self._changing = threading.Lock()
         self._stopping = threading.Event()
@@ -245,16 +245,12 @@ class Workers:
 
     def start(self) -> None:
         """Starts the workers, and returns when all of them answer calls; raises the errors of each."""
-        try:
-            members = [self._begin(number) for number in range(1, self._count + 1)]
-            for asked in [member.link.ask("open") for member in members]:
-                asked.result()
-            self._live = [*members]  # a client of the first that starts may change all
-            for asked in [member.link.ask("start") for member in members]:
-                asked.result()
-        except BaseException:
-            self._end()
-            raise
+        with ThreadPoolExecutor(self._count) as threads:
+            try:
+                members = list(threads.map(self._launch, range(1, self._count + 1)))
+            except BaseException:
+                self._end()
+                raise
         for member in members:
             threading.Thread(target=self._keep, args=(member,), name="keep-worker", daemon=True).start()
         if self._metrics is not None:
@@ -287,14 +283,6 @@ class Workers:
             member.child.process.join()
         self._held.close()
 
-    def _begin(self, number: int) -> _Member:
-        with self._changed:
-            if self._stopping.is_set():
-                raise AgentError("the agent is stopping")
-            member = _Member(number, self._begin_process(number, self._options), self)
-            self._begun.add(member)
-        return member
-
     def lost(self, member: _Member) -> AgentError:
         """Removes a worker that has ended; returns the error of the calls that wait for it."""
         with self._changed:
@@ -316,12 +304,17 @@ class Workers:
             self._stopping.wait(pause_s)
             began_s = time.monotonic()
             try:
-                error = self._replace(member.number).link.ended.result()
+                error = self._launch(member.number).link.ended.result()
             except InferometerError as failure:
                 error = AgentError(f"worker {member.number} cannot start: {failure}")
 
-    def _replace(self, number: int) -> _Member:
-        member = self._begin(number)
+    def _launch(self, number: int) -> _Member:
+        """Starts a worker, which loads what clients have loaded before it listens; raises its errors."""
+        with self._changed:
+            if self._stopping.is_set():
+                raise AgentError("the agent is stopping")
+            member = _Member(number, self._begin(number, self._options), self)
+            self._begun.add(member)
         try:
             member.link.ask("open").result()
             with self._changing:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -157,11 +157,12 @@ class Connection(ServerConnection):
     def _connect(self) -> grpc.Channel:
         """Returns a further channel to the worker that has the session, if the agent has several."""
         request = predict_pb2.ConditionsRequest(session_id=self._session_id)
-        given = {"timeout": CONNECT_TIMEOUT_S, "metadata": self.metadata, "wait_for_ready": True}
         for _ in range(_TRIES):
             channel = self._open()
             try:
-                PredictServiceStub(channel).Conditions(request, **given)
+                PredictServiceStub(channel).Conditions(
+                    request, timeout=CONNECT_TIMEOUT_S, metadata=self.metadata, wait_for_ready=True
+                )
             except grpc.RpcError as error:
                 if error.code() is grpc.StatusCode.NOT_FOUND:
                     channel.close()
@@ -575,45 +576,19 @@ def probe_agent(
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedModel:
-    """A model that an agent has loaded; see ``LoadedModel`` of the protocol."""
-
-    name: str
-    version: str
-    framework: str
-    device: str
-    waiting_requests: int
-    busy_s: float
-    predicted_inputs: int
-
-
-@dataclass(frozen=True, slots=True)
-class AgentDetails:
-    """An agent's status; see ``StatusResponse`` of the protocol. A time may be unknown."""
-
-    version: str
-    started_at: datetime | None
-    uptime_s: float
-    open_sessions: int
-    resident_memory_bytes: int
-    gpus: tuple[str, ...]
-    troubles: tuple[str, ...]
-    models: tuple[LoadedModel, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class AgentStatus:
     """An agent's health and status.
 
     Attributes:
         health: ``SERVING``, ``NOT_SERVING``, or another status of the protocol.
-        details: Its status; None if it is unknown.
+        details: The fields of its ``StatusResponse``, with times in seconds, as the command prints them; None
+            if they are unknown. ``started_at`` may be None.
         problem: Why it is unknown.
         refused: Whether the agent refused the call for a wrong or missing secret.
     """
 
     health: str
-    details: AgentDetails | None
+    details: Mapping[str, Any] | None
     problem: str | None = None
     refused: bool = False
 
@@ -650,25 +625,25 @@ def ask_status(
             else:
                 raise
             return AgentStatus(health, None, f"its status is unknown; {reason}", refused)
-    details = AgentDetails(
-        version=answer.inferometer_version,
-        started_at=_read_unix_ms(answer.started_unix_ms),
-        uptime_s=answer.uptime_ns / 1e9,
-        open_sessions=answer.open_sessions,
-        resident_memory_bytes=answer.resident_memory_bytes,
-        gpus=tuple(answer.gpus),
-        troubles=tuple(answer.troubles),
-        models=tuple(
-            LoadedModel(
-                model.name,
-                model.version,
-                model.framework_name,
-                model.device,
-                model.waiting_requests,
-                model.busy_ns / 1e9,
-                model.predicted_inputs,
-            )
+    details = {
+        "version": answer.inferometer_version,
+        "started_at": _read_unix_ms(answer.started_unix_ms),
+        "uptime_s": answer.uptime_ns / 1e9,
+        "open_sessions": answer.open_sessions,
+        "resident_memory_bytes": answer.resident_memory_bytes,
+        "gpus": [*answer.gpus],
+        "troubles": [*answer.troubles],
+        "models": [
+            {
+                "name": model.name,
+                "version": model.version,
+                "framework": model.framework_name,
+                "device": model.device,
+                "waiting_requests": model.waiting_requests,
+                "busy_s": model.busy_ns / 1e9,
+                "predicted_inputs": model.predicted_inputs,
+            }
             for model in answer.models
-        ),
-    )
+        ],
+    }
     return AgentStatus(health, details)

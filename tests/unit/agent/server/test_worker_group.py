@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from multiprocessing import Pipe
 from types import SimpleNamespace
@@ -102,11 +103,13 @@ class Group:
 def group():
     found = Group(3)
     found.workers.start()
+    found.processes.sort(key=lambda process: process.number)
+    found.workers._live.sort(key=lambda member: member.number)
     yield found
     found.workers._end()
 
 
-def test_all_workers_open_before_the_first_of_them_listens(group):
+def test_all_workers_open_and_start(group):
     assert [process.steps for process in group.processes] == [["open", "start"]] * 3
     assert group.workers.load().sessions == 6
 
@@ -159,12 +162,22 @@ def test_a_successor_loads_what_is_loaded_before_it_listens(group):
     wait_for(lambda: group.call(successor, STATUS) == [b"1", b"3", b"2"])
 
 
-def test_a_call_that_comes_before_all_have_started_reaches_those_that_listen():
-    group, told = Group(2), []
-    group.starting = lambda process: told.append(group.call(process, STATUS))
-    group.workers.start()
+def test_what_clients_of_the_first_worker_load_is_loaded_by_those_that_start_later():
+    group = Group(3)
+    with ThreadPoolExecutor() as threads:
+        first = threading.Event()
+
+        def load(process):
+            if not first.is_set():
+                first.set()
+                loads.append(threads.submit(group.call, process, LOAD, "A"))
+
+        loads, group.starting = [], load
+        group.workers.start()
+        [answers] = [each.result(DEADLINE_S) for each in loads]
+    assert answers
+    assert [process.calls for process in group.processes] == [[(LOAD, b"given")]] * 3
     group.workers._end()
-    assert [b"1", b"2"] in told
 
 
 def test_a_worker_that_listens_alone_answers_for_all(group):
