@@ -46,8 +46,10 @@ MAX_METADATA_BYTES = 16 * 1024
 """The maximum size of a gRPC call's metadata."""
 
 
-def server_options(max_message_bytes: int, limits: Limits) -> tuple[tuple[str, int], ...]:
-    """Returns the gRPC options of a server that accepts messages up to this size."""
+def server_options(
+    max_message_bytes: int, limits: Limits, *, shared: bool = False
+) -> tuple[tuple[str, int], ...]:
+    """Returns the gRPC options of a server that accepts messages up to this size; see ``bound``."""
     return (
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", -1),
@@ -57,6 +59,8 @@ def server_options(max_message_bytes: int, limits: Limits) -> tuple[tuple[str, i
         # Both alike: between the two gRPC refuses by chance.
         ("grpc.max_metadata_size", MAX_METADATA_BYTES),
         ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
+        # Unless it is wanted, two agents could listen on one port, and calls would reach either.
+        ("grpc.so_reuseport", int(shared)),
         ("grpc.http2.min_ping_interval_without_data_ms", _CLIENTS_KEEPALIVE_MS // 2),
         # A client that has vanished says nothing: pings find that out, and its calls end.
         ("grpc.keepalive_time_ms", _KEEPALIVE_MS),

@@ -153,8 +153,8 @@ class Method:
     encode: Callable[[Any], bytes]
     streams_requests: bool = False
     aside: bool = False
-    answer: Callable[[bytes], Any] | None = None
-    """Reads a response; None if it is no message of protobuf's own codec."""
+    answer: Callable[[bytes], Any] = bytes
+    """Reads a response that the protobuf library has written."""
 
     def read(self, content: bytes) -> Any:
         """Reads a request.
@@ -185,17 +185,11 @@ def methods_of(
         behaviour = getattr(servicer, re.sub(r"(?<!^)(?=[A-Z])", "_", method.name).lower(), None)
         if behaviour is None:
             continue
-        answer = GetMessageClass(method.output_type)
-        decode, encode = (codecs or {}).get(method.name) or (
-            GetMessageClass(method.input_type).FromString,
-            answer.SerializeToString,
-        )
-        path, streams, apart = (
-            f"{service.full_name}/{method.name}",
-            method.client_streaming,
-            method.name in aside,
-        )
-        found.append(Method(path, behaviour, decode, encode, streams, apart, answer.FromString))
+        path, apart = f"{service.full_name}/{method.name}", method.name in aside
+        given, answer = map(GetMessageClass, (method.input_type, method.output_type))
+        decode, encode = (codecs or {}).get(method.name) or (given.FromString, answer.SerializeToString)
+        streams, read = method.client_streaming, answer.FromString
+        found.append(Method(path, behaviour, decode, encode, streams, apart, read))
     return found
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from http.server import ThreadingHTTPServer
 from itertools import accumulate, chain
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeVar
 
 import grpc
 import pynvml
@@ -388,10 +388,6 @@ _EQUAL = ("inferometer_gpu_", "inferometer_info", "python_info")
 """What all processes on a host read alike begins with one of these."""
 
 
-Page: TypeAlias = "Iterable[Metric]"
-"""The current metrics of a process."""
-
-
 class SummedPages(Collector):
     """The metrics of several processes as one page: ``read`` returns those of each process.
 
@@ -399,27 +395,34 @@ class SummedPages(Collector):
     (whether each process is fit to serve) or the one that all processes read alike (of a GPU).
     """
 
-    def __init__(self, read: Callable[[], Iterable[Page]]) -> None:
+    def __init__(self, read: Callable[[], Iterable[Iterable[Metric]]]) -> None:
         self._read = read
+        self._counts: list[Metric] = []
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
-    def collect(self) -> Iterator[Metric]:
-        """Yields the current metrics."""
-        families: dict[str, Metric] = {}
-        samples: dict[str, dict[tuple[str, frozenset[tuple[str, str]]], Sample]] = {}
-        for family in chain.from_iterable(self._read()):
-            families.setdefault(family.name, family)
-            found = samples.setdefault(family.name, {})
-            for sample in family.samples:
-                key = sample.name, frozenset(sample.labels.items())
-                before = found.get(key)
-                values = (sample.value,) if before is None else (before.value, sample.value)
-                found[key] = sample._replace(value=_joined(sample.name)(values))
-        for name, first in families.items():
-            family = Metric(name, first.documentation, first.type)
-            family.samples = list(samples[name].values())
-            yield family
+    def collect(self) -> list[Metric]:
+        """Returns the current metrics."""
+        return _summed([self._counts, *self._read()])
+
+    def keep_counts(self, page: Iterable[Metric]) -> None:
+        """Adds the counters and histograms of a process that has ended, so that the sums do not drop."""
+        counts = (family for family in page if family.type in {"counter", "histogram"})
+        self._counts = _summed([self._counts, counts])
+
+
+def _summed(pages: Iterable[Iterable[Metric]]) -> list[Metric]:
+    families: dict[str, Metric] = {}
+    samples: dict[tuple[object, ...], list[Sample]] = {}
+    for family in chain.from_iterable(pages):
+        families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+        for sample in family.samples:
+            key = family.name, sample.name, *sorted(sample.labels.items())
+            samples.setdefault(key, []).append(sample)
+    for (name, *_), found in samples.items():
+        values = [sample.value for sample in found]
+        families[str(name)].samples.append(found[0]._replace(value=_joined(found[0].name)(values)))
+    return [*families.values()]
 
 
 def _joined(sample: str) -> Callable[[Iterable[float]], float]:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
@@ -20,7 +20,7 @@ from inferometer.agent.serving.observers import Call, PredictionObserver, QueueO
 from inferometer.agent.serving.prediction_watch import AgentLoad, PredictionWatch
 
 if TYPE_CHECKING:
-    from inferometer.agent.server.metrics import MetricsServer, Page
+    from inferometer.agent.server.metrics import MetricsServer
 
 
 EXTRAS = ("code", "duration_s", "model", "peer")
@@ -147,7 +147,7 @@ class Observation:
         self.queues: QueueObserver | None = None
         self._metrics: MetricsServer | None = None
         self._warning: str | None = None
-        self.page: Callable[[], Page] = tuple
+        self.page: Callable[[], Iterable[Any]] = tuple
         """Reads the current metrics; there are none without a ``metrics_port``."""
         if metrics_port is not None:
             # these load a library that others do not need
@@ -182,29 +182,3 @@ class Observation:
         self.watch.close()
         if self._metrics is not None:
             self._metrics.close()
-
-
-class SummedMetrics:
-    """Serves the sum of the metrics that several processes count, from ``start`` to ``close``.
-
-    ``read`` returns the present metrics of each process; see ``Observation.page``.
-
-    Raises:
-        ConfigurationError: The address cannot be bound.
-    """
-
-    def __init__(self, host: str, port: int, read: Callable[[], Iterable[Page]]) -> None:
-        from inferometer.agent.server.metrics import MetricsServer, SummedPages
-
-        server = MetricsServer(SummedPages(read).registry, host, port)
-        self.url, self.start, self.close = server.url, server.start, server.close
-        if warning := metrics_warning(host, server.port):
-            _log.warning("%s", warning)
-
-    @staticmethod
-    def counted(pages: Iterable[Page]) -> Page:
-        """Returns the sums of counters and histograms, which must not drop when a process has ended."""
-        from inferometer.agent.server.metrics import SummedPages
-
-        found = SummedPages(lambda: pages).collect()
-        return [family for family in found if family.type in {"counter", "histogram"}]

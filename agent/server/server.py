@@ -9,11 +9,11 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from concurrent import futures
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Self
 
@@ -116,11 +116,15 @@ class ServerOptions:
     allowed_hosts: tuple[str, ...] | None = None
 
 
-class Group(Protocol):
-    """The other agents that share the ports of an agent, each in a process of its own."""
+class Group:
+    """The agents that share the ports of an agent, each in a process of its own; here an agent alone."""
 
-    def shared(self, methods: Sequence[Method]) -> list[Method]:
+    is_shared = False
+    """Whether there are others."""
+
+    def shared(self, methods: list[Method]) -> list[Method]:
         """Returns the methods, of which those that concern all agents reach all of them."""
+        return methods
 
     def in_step(self, longest_s: float) -> None:
         """Waits until each agent of the group has called this as often, but for at most ``longest_s``."""
@@ -154,7 +158,7 @@ class AgentServer:
         tracing: ServerTracing | None = None,
         group: Group | None = None,
     ) -> None:
-        self._options, self._group = options, group
+        self._options, self._group = options, group or Group()
         secret = None if options.secret is None else SecretCheck(options.secret)
         self._warning = check_exposure(
             options.host, tls=options.tls is not None, secret=secret is not None, insecure=options.insecure
@@ -217,21 +221,11 @@ class AgentServer:
         offered = (native, self.registry_service, self._v2, self._health, described)
         self.methods = [method for service in offered for method in service.methods()]
         """The methods that it offers, each of which concerns this agent alone."""
-        self._dispatcher = self._dispatch(self._shared(self.methods), secret)
-        self._server = self._make_grpc_server()
+        self._server = self._make_server(secret)
         self._http: HttpServer | None = None
-        self._port = self._open_doors() if group is None else options.port
+        self._port = options.port if self._group.is_shared else self._open_doors()
 
-    def _make_grpc_server(self) -> GrpcServer:
-        # unless it is wanted, two agents could listen on one port, and calls would reach either
-        beside = ("grpc.so_reuseport", int(self._group is not None))
-        options = server_options(self._options.max_message_bytes, self._options.limits)
-        return GrpcServer(self._dispatcher, (beside, *options))
-
-    def _shared(self, methods: list[Method]) -> list[Method]:
-        return methods if self._group is None else self._group.shared(methods)
-
-    def _dispatch(self, methods: list[Method], secret: SecretCheck | None) -> Dispatcher:
+    def _make_server(self, secret: SecretCheck | None) -> GrpcServer:
         limits = self._options.limits
         calls = Calls(
             self._workers,
@@ -240,7 +234,9 @@ class AgentServer:
             secret=secret,
             limits=ClientLimits(limits) if ClientLimits.wanted(limits) else None,
         )
-        return Dispatcher(methods, calls)
+        self._dispatcher = Dispatcher(self._group.shared(self.methods), calls)
+        most, beside = self._options.max_message_bytes, self._group.is_shared
+        return GrpcServer(self._dispatcher, server_options(most, limits, shared=beside))
 
     def _open_doors(self) -> int:
         """Binds the ports, and returns the gRPC port."""
@@ -276,9 +272,9 @@ class AgentServer:
         options = self._options
         names = HostNames.of(options.allowed_hosts, options.host, secret=options.secret is not None)
         most = options.max_message_bytes
-        methods, shared = self._shared(self._v2.methods()), self._group is not None
+        methods, beside = self._group.shared(self._v2.methods()), self._group.is_shared
         app = RestApp(self._dispatcher.calls, methods, self._v2.inputs_of, most, names)
-        return HttpServer(app, options.host, port, options.tls, options.limits, most, shared=shared)
+        return HttpServer(app, options.host, port, options.tls, options.limits, most, shared=beside)
 
     def _observe(self) -> Observation:
         return Observation(
@@ -287,7 +283,7 @@ class AgentServer:
             self._options.serving.predict_timeout_s,
             lambda: self.load,
             lambda fit: self._health.set(_UNFIT_SERVICES, serving=fit),
-            serves=self._group is None,
+            serves=not self._group.is_shared,
         )
 
     @property
@@ -300,9 +296,9 @@ class AgentServer:
         """The URL of the metrics; None if they are not served."""
         return self._observation.metrics_url
 
-    def metrics(self) -> Iterable[Any]:
+    def metrics(self) -> list[Any]:
         """Returns the current metrics; none without a ``metrics_port``."""
-        return self._observation.page()
+        return list(self._observation.page())
 
     @property
     def http_url(self) -> str | None:
@@ -321,7 +317,7 @@ class AgentServer:
 
     def start(self) -> None:
         """Starts answering calls; an agent of a group raises ConfigurationError if it cannot bind a port."""
-        if self._group is not None:
+        if self._group.is_shared:
             self._port = self._open_doors()
         self.registry_service.start()
         self._server.start()
@@ -329,7 +325,7 @@ class AgentServer:
             self._http.start(self._server.begin)
         self._expiry.start()
         self._observation.start()
-        if self._warning and self._group is None:
+        if self._warning and not self._group.is_shared:
             _log.warning("%s", self._warning)
 
     @property
@@ -384,28 +380,24 @@ class AgentServer:
         The agents of a group do each step together, because a client that one of them answers may connect to
         another. No wait exceeds the grace period: a hanging event loop must not keep the process alive.
         """
-        calls = self._dispatcher.calls
-        left_s = max(end_s - time.monotonic(), 0.0)
-        self._in_step(left_s)
-        left_s = max(end_s - time.monotonic(), 0.0)
-        self._server.complete(calls.pause(_QUIET_S, min(_SETTLING_S, left_s)), left_s + _LEAVING_S)
-        self._in_step(_SETTLING_S)
+        in_step, calls = self._group.in_step, self._dispatcher.calls
+
+        def left_s() -> float:
+            return max(end_s - time.monotonic(), 0.0)
+
+        async def resume() -> None:
+            await asyncio.to_thread(in_step, _SETTLING_S)
+            calls.resume()
+
+        in_step(left_s())
+        self._server.complete(calls.pause(_QUIET_S, min(_SETTLING_S, left_s())), left_s() + _LEAVING_S)
+        in_step(_SETTLING_S)
         self._sessions.end_holds()
-        left_s = max(end_s - time.monotonic(), 0.0)
         if self._http is not None:
-            self._http.stop(left_s)
-        self._server.stop(left_s, left_s + _LEAVING_S, self._resume)
+            self._http.stop(left_s())
+        self._server.stop(left_s(), left_s() + _LEAVING_S, resume)
         if self._http is not None:
-            self._http.wait(max(end_s - time.monotonic(), 0.0) + _LEAVING_S)
-
-    async def _resume(self) -> None:
-        if self._group is not None:
-            await asyncio.to_thread(self._in_step, _SETTLING_S)
-        self._dispatcher.calls.resume()
-
-    def _in_step(self, longest_s: float) -> None:
-        if self._group is not None:
-            self._group.in_step(longest_s)
+            self._http.wait(left_s() + _LEAVING_S)
 
     def __enter__(self) -> Self:
         self.start()
@@ -416,9 +408,8 @@ class AgentServer:
 
     def _bind(self) -> int:
         host, port = self._options.host, self._options.port
-        bound(
-            host, port, shared=self._group is not None
-        ).close()  # for the reason, which gRPC does not report
+        # for the reason, which gRPC does not report
+        bound(host, port, shared=self._group.is_shared).close()
         address = join_address(host, port)
         try:
             if self._credentials is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,7 @@ from inferometer.evaluators.reports.writer import Format, write
 
 if TYPE_CHECKING:
     from inferometer.client.api.discovery import KnownAgent
-    from inferometer.client.remote.native.connection import AgentDetails, AgentStatus
+    from inferometer.client.remote.native.connection import AgentStatus
 
 _AGENT_COLUMNS = (
     Column("address", "address"),
@@ -135,8 +134,8 @@ def status(address: str, timeout_s: float, format_name: str) -> int:
     if format_name.lower() == Format.JSON.value:
         document: dict[str, object] = {"health": found.health}
         if found.details is not None:
-            started_at = found.details.started_at
-            document |= asdict(found.details)
+            started_at = found.details["started_at"]
+            document |= found.details
             document["started_at"] = started_at.isoformat() if started_at else None
         click.echo(json.dumps(document, indent=2))
     else:
@@ -153,18 +152,15 @@ def _print_status(found: AgentStatus) -> None:
     click.echo(found.health)
     if found.details is None:
         return
-    for trouble in found.details.troubles:
+    details = found.details
+    for trouble in details["troubles"]:
         click.echo(trouble)
-    click.echo(_status_line(found.details))
-    if found.details.models:
-        write(_MODEL_COLUMNS, [asdict(model) for model in found.details.models], Format.TABLE, sys.stdout)
-
-
-def _status_line(details: AgentDetails) -> str:
-    uptime = timedelta(seconds=int(details.uptime_s))
-    since = f" since {details.started_at:%Y-%m-%d %H:%M} UTC" if details.started_at else ""
-    return (
-        f"inferometer {details.version}, up {uptime}{since}, open sessions: {details.open_sessions}, "
-        f"memory: {details.resident_memory_bytes / _BYTES_PER_MIB:,.0f} MiB, "
-        f"GPUs: {', '.join(details.gpus) or 'none'}"
+    uptime, started_at = timedelta(seconds=int(details["uptime_s"])), details["started_at"]
+    since = f" since {started_at:%Y-%m-%d %H:%M} UTC" if started_at else ""
+    click.echo(
+        f"inferometer {details['version']}, up {uptime}{since}, open sessions: {details['open_sessions']}, "
+        f"memory: {details['resident_memory_bytes'] / _BYTES_PER_MIB:,.0f} MiB, "
+        f"GPUs: {', '.join(details['gpus']) or 'none'}"
     )
+    if details["models"]:
+        write(_MODEL_COLUMNS, details["models"], Format.TABLE, sys.stdout)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from inferometer.agent.server.native.registry_service import RegistryService
 from inferometer.agent.server.server import AgentServer, Group, ServerOptions
 from inferometer.agent.server.server import serve as serve_until_stopped
 from inferometer.agent.server.tls import ServerTls
-from inferometer.agent.server.workers import Worker, Workers
+from inferometer.agent.server.workers import Workers, run_worker
 from inferometer.agent.tracing.exporting import TraceAddress, TraceExport
 from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.client.api.invocation import Invocation
@@ -150,13 +148,13 @@ def serve(
         **safety,
         **given,
     )
-    make = partial(_make_agent, invocation, allow_private_urls, collector, level)
+    make = partial(_make_agent, invocation, allow_private_urls, collector, level, log_format)
     server: AgentServer | Workers
     if workers == 1:
-        server = make(options, None)
+        server = make(options)
         agent = server.registry_service
     else:
-        run = partial(_run_worker, make, log_format)
+        run = partial(run_worker, make)
         server = Workers(
             options, workers, lambda n, each: start_child(f"worker {n}", run, each, daemon=False)
         )
@@ -184,26 +182,17 @@ def _make_agent(
     allow_private_urls: bool,
     collector: str | None,
     level: TraceLevel,
+    log_format: str,
     options: ServerOptions,
-    group: Group | None,
+    group: Group | None = None,
 ) -> AgentServer:
+    use_log_format(log_format)  # of the process
     resource = agent_resource()
     export = TraceExport.open(TraceAddress.parse(collector), resource) if collector else None
     tracing = ServerTracing(export, level, resource)
     return make_agent(
         invocation, options, allow_private_urls=allow_private_urls, tracing=tracing, group=group
     )
-
-
-def _run_worker(
-    make: Callable[[ServerOptions, Group], AgentServer],
-    log_format: str,
-    options: ServerOptions,
-    connection: Connection,
-) -> None:
-    """Runs one of several workers, in its process."""
-    use_log_format(log_format)
-    Worker(partial(make, options), connection).run()
 
 
 @click.command(cls=Command)

@@ -50,8 +50,6 @@ _OPTIONS = (
     # A connection of its own, which does not wait because another one has just failed.
     ("grpc.use_local_subchannel_pool", 1),
 )
-_TRIES = 100
-"""Connections to an agent of several workers until one of them leads to the worker that has the session."""
 _SERVER_NAME_OPTION = "grpc.ssl_target_name_override"
 _log = logging.getLogger(__name__)
 
@@ -188,28 +186,22 @@ class ServerConnection(Closeable):
         cost of sending a call. While the watch is open, the thread keeps running. A server without
         ``grpc.health.v1`` ends the watch, which then has no benefit.
         """
-        for _ in range(_TRIES):
-            channel = self._open()
-            with suppress(grpc.FutureTimeoutError):  # the first call says why
-                grpc.channel_ready_future(channel).result(CONNECT_TIMEOUT_S)
-            if self._reaches_session(channel):
-                break
-            channel.close()
-        else:
-            channel = self._channel
+        channel = self._connect()
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
         self._loaded, self._load_channel = self._unary(channel), channel
 
         def release() -> None:
             watch.cancel()
-            if channel is not self._channel:
-                channel.close()
+            channel.close()
 
         return release
 
-    def _reaches_session(self, _: grpc.Channel) -> bool:
-        """Returns whether a channel leads to the process that has the session, if the protocol has any."""
-        return True
+    def _connect(self) -> grpc.Channel:
+        """Returns a further channel once it is connected."""
+        channel = self._open()
+        with suppress(grpc.FutureTimeoutError):  # the first call says why
+            grpc.channel_ready_future(channel).result(CONNECT_TIMEOUT_S)
+        return channel
 
     @abstractmethod
     def _unary(self, channel: grpc.Channel) -> grpc.UnaryUnaryMultiCallable[bytes, bytes]:

@@ -141,7 +141,8 @@ model_options = options(
         callback=_instances,
         metavar="N|auto",
         help="Instances of each model, which predict batches of one queue at the same time; auto: as many as "
-        f"the cores allow with --threads each, or with one.  [default: {_BATCHING_DEFAULTS.instances}]",
+        "the cores allow with --threads or OMP_NUM_THREADS each, or with one thread.  "
+        f"[default: {_BATCHING_DEFAULTS.instances}]",
     ),
     option(
         "--memory_limit",
@@ -213,7 +214,9 @@ def serving_options(
     """
     values = {name: getattr(configured, name) if value is None else value for name, value in given.items()}
     if (instances := values["instances"]) == AUTO:
-        shared = 1 if session.device.is_gpu else usable_cores() // (workers * (session.threads or 1))
+        cores = usable_cores()
+        each = session.threads or default_threads(0, cores)  # OMP_NUM_THREADS, else 1
+        shared = 1 if session.device.is_gpu else cores // (workers * each)
         values["instances"] = instances = min(max(1, shared), MAX_INSTANCES)
     if (share := workers * (instances or 1)) > 1 and session.threads is None:
         session = replace(session, threads=default_threads(0, share))

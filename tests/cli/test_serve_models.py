@@ -64,20 +64,22 @@ def test_the_version_policy_is_that_of_the_flag_or_of_the_configuration():
 
 
 @pytest.mark.parametrize(
-    ("instances", "threads", "expected"),
+    ("instances", "threads", "variable", "expected"),
     [
-        (1, None, (1, None)),  # the framework's own default
-        (2, None, (2, 4)),
-        (3, None, (3, 2)),
-        (16, None, (16, 1)),
-        (16, 4, (16, 4)),
-        ("auto", None, (8, 1)),
-        ("auto", 3, (2, 3)),
-        ("auto", 20, (1, 20)),
+        (1, None, None, (1, None)),  # the framework's own default
+        (2, None, None, (2, 4)),
+        (3, None, None, (3, 2)),
+        (16, None, None, (16, 1)),
+        (16, 4, None, (16, 4)),
+        ("auto", None, None, (8, 1)),
+        ("auto", 3, "4", (2, 3)),
+        ("auto", 20, None, (1, 20)),
+        (2, None, "6", (2, 6)),  # the variable is not divided
+        ("auto", None, "4", (2, 4)),
     ],
 )
-def test_instances_share_the_cores(monkeypatch, tmp_path, instances, threads, expected):
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+def test_instances_share_the_cores(monkeypatch, tmp_path, instances, threads, variable, expected):
+    monkeypatch.setenv("OMP_NUM_THREADS", variable or "")
     monkeypatch.setattr("inferometer.client.serving.options.usable_cores", lambda: 8)
     monkeypatch.setattr("inferometer.agent.hardware.environment.usable_physical_cores", lambda: 8)
     file = tmp_path / "config.yaml"

@@ -157,7 +157,7 @@ def test_database_cannot_switch_tls_off_and_gets_no_secret(authority):
 def test_time_of_start_that_is_none_is_unknown(started_unix_ms):
     with half_agent(**whole_registry(started_unix_ms=started_unix_ms)) as address:
         assert probe_agent(address).agent_info.started_at is None
-        assert ask_status(address, 20).details.started_at is None
+        assert ask_status(address, 20).details["started_at"] is None
 
 
 def test_time_of_start_is_in_utc():

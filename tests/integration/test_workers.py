@@ -25,13 +25,16 @@ from open_inference import images
 from prometheus_client.parser import text_string_to_metric_families
 from rest_client import Rest
 
+from inferometer.agent.child_process import start_child
+from inferometer.agent.server.server import AgentServer, ServerOptions
+from inferometer.agent.server.workers import run_worker
 from inferometer.client.cli.main import run
 from inferometer.client.remote.native.agent import open_remote_agent
 from inferometer.protos.inference.v2 import grpc_service_pb2 as v2
 from inferometer.protos.inferometer.v1 import predict_pb2, registry_pb2
 from tests.cli.conftest import served
 
-CLIENTS = 24
+WORKERS, CLIENTS = 3, 24
 OWN = [("grpc.use_local_subchannel_pool", 1)]
 TENSOR = v2.ModelInferRequest.InferInputTensor(name="data", datatype="FP32", shape=BATCH.shape)
 REQUEST = v2.ModelInferRequest(model_name="Mean", inputs=[TENSOR], raw_input_contents=[BATCH.tobytes()])
@@ -73,22 +76,22 @@ class Served:
 
 
 @contextmanager
-def serve(folder, workers, *options):
+def serve(folder, *options):
     with pytest.MonkeyPatch.context() as patch:
         plugin_environment(folder, patch)
         (folder / "manifests").mkdir()
         where = f"--manifests={write_manifests(folder / 'manifests')}"
         ports = ("--http_port=0", "--metrics_port=0")
-        with served(f"--workers={workers}", where, *ports, *options) as (address, process):
+        with served(f"--workers={WORKERS}", where, *ports, *options) as (address, process):
             urls = [process.stdout.readline().split()[-1] for _ in ports]
             yield Served(process, address, *urls)
 
 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory):
-    """An agent of four workers that tests share."""
+    """An agent that tests share."""
     options = ("--shared_memory", "--max_batch_size=8", "--grace_s=20", "--drain_s=0.2")
-    with serve(tmp_path_factory.mktemp("workers"), 4, *options) as found:
+    with serve(tmp_path_factory.mktemp("workers"), *options) as found:
         yield found
 
 
@@ -120,7 +123,7 @@ def test_each_connection_has_its_worker_and_sums_are_of_all_calls(agent):
         assert clients[0].v1.Reset(predict_pb2.ResetRequest()).closed_sessions == CLIENTS
     assert len(pids) > 1
     assert pids.keys() <= agent.pids
-    assert len(agent.pids) == 4
+    assert len(agent.pids) == WORKERS
     echo = {"model": "Echo", "method": "inference.GRPCInferenceService/ModelInfer"}
     assert agent.metric("inferometer_requests_total", code="OK", **echo) == CLIENTS
     assert agent.metric("inferometer_request_duration_seconds_count", **echo) == CLIENTS
@@ -149,7 +152,7 @@ def test_a_model_is_loaded_and_unloaded_in_every_worker(agent):
         assert ready() == {False}
         clients[0].v2.RepositoryModelLoad(v2.RepositoryModelLoadRequest(model_name="Large"))
         assert ready() == {True}
-        assert agent.metric("inferometer_models_loaded", model="Large") == 4
+        assert agent.metric("inferometer_models_loaded", model="Large") == WORKERS
         clients[1].v2.RepositoryModelUnload(v2.RepositoryModelUnloadRequest(model_name="Large"))
         assert ready() == {False}
         with pytest.raises(grpc.RpcError) as error:
@@ -186,6 +189,18 @@ def test_a_session_is_predicted_over_further_connections_of_its_client(agent):
             release()
 
 
+def test_the_ports_are_of_the_workers_alone(agent, capsys):
+    urls = {"port": agent.address, "http_port": agent.http_url, "metrics_port": agent.metrics_url[:-8]}
+    for option, url in urls.items():
+        place = url.rpartition("/")[2]
+        for beside in ((), ("--workers=2",)):
+            given = ("--port=0", f"--{option}={place.rpartition(':')[2]}", *beside)
+            assert run(["serve", *given]) == 2
+            [error] = capsys.readouterr().err.splitlines()
+            assert f"cannot listen on {place}" in error
+            assert f"choose another --{option}" in error
+
+
 def test_a_killed_worker_is_replaced_and_loses_its_own_calls_alone(agent):
     with ExitStack() as stack:
         clients = [agent.client(stack) for _ in range(CLIENTS)]
@@ -207,7 +222,7 @@ def test_a_killed_worker_is_replaced_and_loses_its_own_calls_alone(agent):
             thread.start()
         wait_for(lambda: agent.metric("inferometer_requests_total", model="Mean", code="OK") > 10 * CLIENTS)
         os.kill(victim, signal.SIGKILL)
-        wait_for(lambda: len(agent.pids - {victim}) == 4)
+        wait_for(lambda: len(agent.pids - {victim}) == WORKERS)
 
         def has_all_workers():
             client = agent.client(stack)
@@ -220,12 +235,12 @@ def test_a_killed_worker_is_replaced_and_loses_its_own_calls_alone(agent):
         assert failed.keys() == {(victim, UNAVAILABLE)}
         # one of each client; a second one if it reconnects while the kernel still closes the worker's sockets
         assert failed.total() <= 2 * pids.count(victim)
-        assert agent.metric("inferometer_models_loaded", model="Picky") == 4
+        assert agent.metric("inferometer_models_loaded", model="Picky") == WORKERS
         opened = agent.metric("inferometer_requests_total", method="inferometer.v1.PredictService/Open")
         assert opened >= answered
 
 
-def test_drain_of_four_workers_loses_no_call(agent):
+def test_drain_loses_no_call(agent):
     """The last test of the agent, which it ends."""
 
     async def stop():
@@ -246,7 +261,6 @@ def test_drain_of_four_workers_loses_no_call(agent):
         (["--workers=0"], "0 is not in the range"),
         (["--workers=129"], "129 is not in the range"),
         (["--workers=2", "--host=0.0.0.0"], "--insecure"),
-        (["--workers=2", "--version_policy=NoSuchModel=all"], "NoSuchModel"),
     ],
 )
 def test_wrong_options_are_one_line(environment, capsys, options, line):
@@ -255,21 +269,8 @@ def test_wrong_options_are_one_line(environment, capsys, options, line):
     assert line in error
 
 
-def test_the_ports_of_workers_are_theirs_alone(tmp_path, capsys):
-    with serve(tmp_path, 2) as found:
-        for option, url in {"port": found.address, "http_port": found.http_url}.items():
-            place = url.rpartition("/")[2]
-            for beside in ((), ("--workers=2",)):
-                given = ("--port=0", f"--{option}={place.rpartition(':')[2]}", *beside)
-                assert run(["serve", *given]) == 2
-                [error] = capsys.readouterr().err.splitlines()
-                assert f"cannot listen on {place}" in error
-                assert f"choose another --{option}" in error
-
-
-def test_workers_end_with_their_parent(tmp_path):
-    with serve(tmp_path, 2) as found:
-        pids = found.pids
-        found.process.kill()
-        found.process.wait(TIMEOUT_S)
-        wait_for(lambda: not any(map(psutil.pid_exists, pids)))
+def test_a_worker_ends_with_its_parent(environment):
+    child = start_child("worker", run_worker, AgentServer, ServerOptions())
+    child.connection.close()
+    child.process.join(TIMEOUT_S)
+    assert child.process.exitcode == 1

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -28,7 +28,14 @@ from inferometer.agent.protocol.conversion import TracePart, read_conditions
 from inferometer.agent.protocol.messages import decode_answer, encode_inputs_request
 from inferometer.agent.protocol.status import bearer
 from inferometer.client.remote.address import AgentAddress
-from inferometer.client.remote.connection import ClientTls, Metadata, ServerConnection, open_channel, with_tls
+from inferometer.client.remote.connection import (
+    CONNECT_TIMEOUT_S,
+    ClientTls,
+    Metadata,
+    ServerConnection,
+    open_channel,
+    with_tls,
+)
 from inferometer.client.remote.kserve.server import statistics_method, statistics_of
 from inferometer.client.remote.native.calls import (
     ClockOffset,
@@ -116,6 +123,8 @@ _CLOSE_TIMEOUT_S = 5.0
 _CLOCK_TIMEOUT_S = 5.0
 _CONDITIONS_TIMEOUT_S = 5.0
 _SHORTEST_HOLD_S = 1.0
+_TRIES = 1_000
+"""The most connections until one leads to the worker of the session, of which there are at most 128."""
 _OPTIONS = (
     ("grpc.keepalive_time_ms", 30_000),  # finds within 40 s that an agent's machine has vanished
     # Between attempts that fail, calls fail at once, and the pauses grow up to this.
@@ -145,15 +154,21 @@ class Connection(ServerConnection):
     def _unary(self, channel: grpc.Channel) -> grpc.UnaryUnaryMultiCallable[bytes, bytes]:
         return channel.unary_unary(f"{_SERVICE}/Predict")
 
-    def _reaches_session(self, channel: grpc.Channel) -> bool:
+    def _connect(self) -> grpc.Channel:
+        """Returns a further channel to the worker that has the session, if the agent has several."""
         request = predict_pb2.ConditionsRequest(session_id=self._session_id)
-        try:
-            PredictServiceStub(channel).Conditions(
-                request, timeout=_CONDITIONS_TIMEOUT_S, metadata=self.metadata
-            )
-        except grpc.RpcError as error:  # the calls say why, unless it is another worker
-            return error.code() is not grpc.StatusCode.NOT_FOUND
-        return True
+        for _ in range(_TRIES):
+            channel = self._open()
+            try:
+                PredictServiceStub(channel).Conditions(
+                    request, timeout=CONNECT_TIMEOUT_S, metadata=self.metadata, wait_for_ready=True
+                )
+            except grpc.RpcError as error:
+                if error.code() is grpc.StatusCode.NOT_FOUND:
+                    channel.close()
+                    continue
+            return channel
+        return self._open()  # whose calls say why
 
     def predict(self, request: bytes, timeout_s: float | None) -> BatchResult:
         """Sends one encoded ``PredictRequest`` and waits for the result.
@@ -561,45 +576,19 @@ def probe_agent(
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedModel:
-    """A model that an agent has loaded; see ``LoadedModel`` of the protocol."""
-
-    name: str
-    version: str
-    framework: str
-    device: str
-    waiting_requests: int
-    busy_s: float
-    predicted_inputs: int
-
-
-@dataclass(frozen=True, slots=True)
-class AgentDetails:
-    """An agent's status; see ``StatusResponse`` of the protocol. A time may be unknown."""
-
-    version: str
-    started_at: datetime | None
-    uptime_s: float
-    open_sessions: int
-    resident_memory_bytes: int
-    gpus: tuple[str, ...]
-    troubles: tuple[str, ...]
-    models: tuple[LoadedModel, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class AgentStatus:
     """An agent's health and status.
 
     Attributes:
         health: ``SERVING``, ``NOT_SERVING``, or another status of the protocol.
-        details: Its status; None if it is unknown.
+        details: The fields of its ``StatusResponse``, with times in seconds, as the command prints them; None
+            if they are unknown. ``started_at`` may be None.
         problem: Why it is unknown.
         refused: Whether the agent refused the call for a wrong or missing secret.
     """
 
     health: str
-    details: AgentDetails | None
+    details: Mapping[str, Any] | None
     problem: str | None = None
     refused: bool = False
 
@@ -636,25 +625,25 @@ def ask_status(
             else:
                 raise
             return AgentStatus(health, None, f"its status is unknown; {reason}", refused)
-    details = AgentDetails(
-        version=answer.inferometer_version,
-        started_at=_read_unix_ms(answer.started_unix_ms),
-        uptime_s=answer.uptime_ns / 1e9,
-        open_sessions=answer.open_sessions,
-        resident_memory_bytes=answer.resident_memory_bytes,
-        gpus=tuple(answer.gpus),
-        troubles=tuple(answer.troubles),
-        models=tuple(
-            LoadedModel(
-                model.name,
-                model.version,
-                model.framework_name,
-                model.device,
-                model.waiting_requests,
-                model.busy_ns / 1e9,
-                model.predicted_inputs,
-            )
+    details = {
+        "version": answer.inferometer_version,
+        "started_at": _read_unix_ms(answer.started_unix_ms),
+        "uptime_s": answer.uptime_ns / 1e9,
+        "open_sessions": answer.open_sessions,
+        "resident_memory_bytes": answer.resident_memory_bytes,
+        "gpus": [*answer.gpus],
+        "troubles": [*answer.troubles],
+        "models": [
+            {
+                "name": model.name,
+                "version": model.version,
+                "framework": model.framework_name,
+                "device": model.device,
+                "waiting_requests": model.waiting_requests,
+                "busy_s": model.busy_ns / 1e9,
+                "predicted_inputs": model.predicted_inputs,
+            }
             for model in answer.models
-        ),
-    )
+        ],
+    }
     return AgentStatus(health, details)

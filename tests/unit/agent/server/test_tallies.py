@@ -7,7 +7,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily
 
 from inferometer.agent.server.metrics import Counts, Distributions, Levels, SummedPages
-from inferometer.agent.server.observation import SummedMetrics
 
 BOUNDS = (0.0005, 0.01, 1, 2.5, 1024)
 VALUES = (0, 0.0005, 0.00051, 0.01, 0.5, 1, 2.4999, 1024, 1024.5, 1e9)
@@ -108,6 +107,10 @@ def test_levels_that_no_sum_describes_are_the_least_or_what_all_read_alike():
 
 
 def test_counts_outlive_their_process_and_levels_do_not():
-    left = SummedMetrics.counted([SummedMetrics.counted([page(2)]), page(5)])
+    summed = SummedPages(lambda: [page(1)])
+    summed.keep_counts(page(2))
+    summed.keep_counts(page(5))
 
-    assert {family.name: family.samples[-2].value for family in left} == {"calls": 7, "taken_seconds": 7}
+    found = {family.name: family.samples for family in summed.collect()}
+    assert [found[name][-2].value for name in ("calls", "taken_seconds")] == [8, 8]
+    assert found["flying"][0].value == 1

@@ -6,21 +6,24 @@ import logging
 import os
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
 from multiprocessing import Pipe
 from types import SimpleNamespace
 
 import pytest
 
 from inferometer.agent.server import workers
-from inferometer.agent.server.joined_answers import CHANGING, JOINED
+from inferometer.agent.server.joined_answers import CHANGING, JOINED, UNLOAD, join
 from inferometer.agent.server.server import ServerOptions
 from inferometer.agent.server.workers import Link, Workers
 from inferometer.manifests.errors import AgentError, InferometerError, MemoryLimitError, UnknownModelError
 from inferometer.protos.inference.v2 import grpc_service_pb2 as v2
-from inferometer.protos.inferometer.v1 import registry_pb2
+from inferometer.protos.inferometer.v1 import predict_pb2, registry_pb2
 
 DEADLINE_S = 30
-LOAD, UNLOAD = "inference.GRPCInferenceService/RepositoryModelLoad", "s/RepositoryModelUnload"
+LOAD, STATUS = UNLOAD.replace("Unload", "Load"), "inferometer.v1.RegistryService/Status"
+OFFERED = ("open", "start", "call", "is_in_use", "sessions", "stop")
 
 
 class Process:
@@ -33,7 +36,8 @@ class Process:
         self.fails = None
         self.process = SimpleNamespace(kill=self.die, join=lambda: None)
         self._theirs = theirs
-        self.link = Link(theirs, self, lambda: AgentError("the parent is gone"))
+        offers = {name: getattr(self, name) for name in OFFERED}
+        self.link = Link(theirs, offers, lambda: AgentError("the parent is gone"))
 
     def open(self):
         if error := self.group.refusal:
@@ -42,6 +46,7 @@ class Process:
 
     def start(self):
         self.steps.append("start")
+        self.group.starting(self)
 
     def call(self, path, request, peer):
         self.calls.append((path, request))
@@ -68,15 +73,13 @@ class Process:
     def early_end(self):
         return f"worker {self.number} died"
 
-    def join(self, timeout_s):
-        pass
-
 
 class Group:
     """Workers and their processes, in the order in which they began."""
 
     def __init__(self, count):
         self.refusal = None
+        self.starting = lambda process: None
         self.processes = []
         self.began = threading.Condition()
         self.workers = Workers(ServerOptions(port=0, grace_s=1.0), count, self._begin)
@@ -100,11 +103,13 @@ class Group:
 def group():
     found = Group(3)
     found.workers.start()
+    found.processes.sort(key=lambda process: process.number)
+    found.workers._live.sort(key=lambda member: member.number)
     yield found
     found.workers._end()
 
 
-def test_all_workers_open_before_the_first_of_them_listens(group):
+def test_all_workers_open_and_start(group):
     assert [process.steps for process in group.processes] == [["open", "start"]] * 3
     assert group.workers.load().sessions == 6
 
@@ -118,7 +123,7 @@ def test_error_of_a_worker_that_cannot_open_is_that_of_the_start():
 
 def test_a_reading_call_reaches_all_and_a_change_reaches_its_origin_first(group):
     first, second, third = group.processes
-    assert group.call(second, "s/Status") == [b"1", b"2", b"3"]
+    assert group.call(second, STATUS) == [b"1", b"2", b"3"]
     assert group.call(second, LOAD, "A") == [b"2", b"1", b"3"]
     third.fails = MemoryLimitError("no room")
     with pytest.raises(MemoryLimitError):
@@ -154,7 +159,30 @@ def test_a_successor_loads_what_is_loaded_before_it_listens(group):
     wait_for(lambda: successor.steps == ["open", "start"])
     assert successor.number == 2
     assert successor.calls == [(LOAD, b"given")]
-    wait_for(lambda: group.call(successor, "s/Status") == [b"1", b"3", b"2"])
+    wait_for(lambda: group.call(successor, STATUS) == [b"1", b"3", b"2"])
+
+
+def test_what_clients_of_the_first_worker_load_is_loaded_by_those_that_start_later():
+    group = Group(3)
+    with ThreadPoolExecutor() as threads:
+        first = threading.Event()
+
+        def load(process):
+            if not first.is_set():
+                first.set()
+                loads.append(threads.submit(group.call, process, LOAD, "A"))
+
+        loads, group.starting = [], load
+        group.workers.start()
+        [answers] = [each.result(DEADLINE_S) for each in loads]
+    assert answers
+    assert [process.calls for process in group.processes] == [[(LOAD, b"given")]] * 3
+    group.workers._end()
+
+
+def test_a_worker_that_listens_alone_answers_for_all(group):
+    group.workers._live.clear()  # as while all of them are replaced
+    assert group.call(group.processes[1], STATUS) == [b"2"]
 
 
 def test_workers_that_keep_dying_are_replaced_ever_later(group, monkeypatch, caplog):
@@ -163,7 +191,7 @@ def test_workers_that_keep_dying_are_replaced_ever_later(group, monkeypatch, cap
     with caplog.at_level(logging.WARNING, workers.__name__):
         for count in range(4, 11):
             [last] = [each for each in group.processes if each.number == 1][-1:]
-            wait_for(lambda last=last: "start" in last.steps and group.workers._live.get(1) is not None)
+            wait_for(lambda last=last: [each.child for each in group.workers._live].count(last) == 1)
             last.die()
             group.wait(lambda count=count: len(group.processes) == count)
     assert pauses == [0, 1, 2, 4, 8, 16, 30]
@@ -204,9 +232,7 @@ def test_statistics_are_sums_by_model_and_by_size_of_batch():
             ]
         )
 
-    found = JOINED["ModelStatistics"](
-        [answer(7, "A", {1: 2, 4: 1}), answer(5, "A", {1: 1, 2: 3}), answer(9, "B", {8: 1})]
-    )
+    found = reduce(join, [answer(7, "A", {1: 2, 4: 1}), answer(5, "A", {1: 1, 2: 3}), answer(9, "B", {8: 1})])
     whole = answer(7, "A", {1: 3, 2: 3, 4: 1}).model_stats[0]
     whole.inference_stats.success.ns = 20
     assert list(found.model_stats) == [whole, answer(9, "B", {8: 1}).model_stats[0]]
@@ -216,17 +242,31 @@ def test_status_is_of_all_and_serving_only_if_each_serves():
     def answer(health, *models):
         loaded = [registry_pb2.LoadedModel(name=name) for name in models]
         return registry_pb2.StatusResponse(
-            health=health, open_sessions=2, resident_memory_bytes=5, models=loaded, troubles=models
+            health=health,
+            open_sessions=2,
+            resident_memory_bytes=5,
+            models=loaded,
+            troubles=models,
+            started_unix_ms=7,
+            gpus=["H100"],
         )
 
-    found = JOINED["Status"]([answer("SERVING", "A"), answer("NOT_SERVING", "A", "B")])
+    found = join(answer("SERVING", "A"), answer("NOT_SERVING", "A", "B"))
     assert (found.health, found.open_sessions, found.resident_memory_bytes) == ("NOT_SERVING", 4, 10)
     assert [model.name for model in found.models] == list(found.troubles) == ["A", "A", "B"]
+    assert (found.started_unix_ms, found.gpus) == (7, ["H100"])
 
 
 def test_what_changes_a_worker_changes_all():
-    kinds = ("RepositoryModel", "SystemSharedMemory")
-    assert {name for name in JOINED if name.startswith(kinds)} == CHANGING
+    files = (v2, predict_pb2, registry_pb2)
+    services = [each for file in files for each in file.DESCRIPTOR.services_by_name.values()]
+    paths = {f"{each.full_name}/{method}" for each in services for method in each.methods_by_name}
+    assert paths >= JOINED
+    changes = ("RepositoryModel", "SystemSharedMemory")
+    reads = ("Index", "Status")
+    assert {
+        path for path in paths if path.rpartition("/")[2].startswith(changes) and not path.endswith(reads)
+    } == CHANGING
 
 
 def wait_for(condition):
