@@ -16,13 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.evaluators.load.queries import Outcome, Queries
-from inferometer.evaluators.statistics import (
-    NEVER_NS,
-    RESAMPLES,
-    percentile_interval,
-    random_state,
-    t_quantile_95,
-)
+from inferometer.evaluators.score_intervals import RESAMPLES
+from inferometer.evaluators.statistics import NEVER_NS, percentile_interval, random_state, t_quantile_95
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
 THROUGHPUT = "throughput"

@@ -23,7 +23,13 @@ from yaml.composer import Composer
 from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
-from inferometer.manifests.errors import ConfigurationError, ManifestError, shown_value, suggestion
+from inferometer.manifests.errors import (
+    ConfigurationError,
+    InferometerError,
+    ManifestError,
+    shown_value,
+    suggestion,
+)
 from inferometer.manifests.inputs import (
     DYNAMIC_AXIS,
     ColorMode,
@@ -177,18 +183,27 @@ def load_manifest(path: Path) -> Manifest:
         ManifestError: The file cannot be read, is not YAML or does not fit the schema. The message names the
             file, the field, the value and what is allowed.
     """
+    return parse_manifest(read_yaml(path, "a manifest", ManifestError), path)
+
+
+def read_yaml(path: Path, what: str, error_class: type[InferometerError]) -> Any:
+    """Returns the content of a file as ``parse_yaml`` does.
+
+    Raises:
+        InferometerError: The file cannot be read, is not YAML, or is too large for ``what``. It is of the
+            class ``error_class``.
+    """
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # reading a pipe or a device may never end
-            raise ManifestError(f"{path}: is not a file")
+            raise error_class(f"{path}: is not a file")
         if status.st_size > _MAX_BYTES:
-            raise ManifestError(f"{path}: larger than {_MAX_BYTES} bytes, the limit for a manifest")
-        content = parse_yaml(path.read_text(encoding="utf-8"))
+            raise error_class(f"{path}: larger than {_MAX_BYTES} bytes, the limit for {what}")
+        return parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ManifestError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise error_class(f"{path}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:  # invalid YAML, or invalid UTF-8
-        raise ManifestError(f"{path}: cannot be read as YAML: {error}") from error
-    return parse_manifest(content, path)
+        raise error_class(f"{path}: cannot be read as YAML: {error}") from error
 
 
 def manifest_schema() -> dict[str, Any]:

@@ -32,8 +32,8 @@ from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
 from inferometer.evaluators.kinds.batches.report import LatencyReport
 from inferometer.evaluators.kinds.kind import SpanSource
 from inferometer.evaluators.kinds.registry import kind_of
-from inferometer.evaluators.kinds.reports import (
-    OverviewReport,
+from inferometer.evaluators.kinds.reports import OverviewReport
+from inferometer.evaluators.kinds.summary import (
     conditions_rows,
     name_width,
     process_groups,

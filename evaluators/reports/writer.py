@@ -344,7 +344,6 @@ def _put(stream: TextIO, text: str) -> None:
 def _pieces(
     columns: Sequence[Column], rows: Iterable[Row], output_format: Format | Layout, header: bool
 ) -> Iterator[str]:
-    """Yields the text of rows, piece by piece."""
     if not isinstance(output_format, Format):
         yield from output_format(rows)
         return
@@ -373,7 +372,6 @@ def _appended(
     file: OutputFile,
     header: bool,
 ) -> Iterator[str]:
-    """Yields the text ``present``, to which the rows are added."""
     if not isinstance(output_format, Format):
         raise OutputError(f"{file}: this format does not support appending; name another file")
     if output_format is Format.JSON:

@@ -22,8 +22,8 @@ from inferometer.agent.inference.stages import BatchResult
 from inferometer.agent.tasks.predictions import Predictions
 from inferometer.agent.tasks.registry import TaskRegistry
 from inferometer.evaluators.datasets.base import Dataset, Sample
-from inferometer.evaluators.statistics import ScoreInterval as ScoreInterval
-from inferometer.evaluators.statistics import ratio_interval, wilson_interval
+from inferometer.evaluators.score_intervals import ScoreInterval as ScoreInterval
+from inferometer.evaluators.score_intervals import ratio_interval, wilson_interval
 from inferometer.manifests.errors import DatasetError, PredictionError
 from inferometer.manifests.schema import ModelManifest
 
@@ -439,11 +439,7 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-_SHOWN = 3
-
-
 def _as_index(dataset: str, classes: int, label: str) -> int:
-    """Returns the index that a label is itself."""
     index = decimal(label)
     if index is None or index >= classes:
         raise DatasetError(
@@ -453,7 +449,6 @@ def _as_index(dataset: str, classes: int, label: str) -> int:
 
 
 def _by_name(dataset: str, indices: Mapping[str, int], label: str) -> int:
-    """Returns the index that is assigned to a label."""
     try:
         return indices[label]
     except KeyError:
@@ -492,7 +487,7 @@ def class_indices(dataset: Dataset, manifest_labels: Sequence[str], classes: int
     if all((index := decimal(label)) is not None and index < classes for label in labels):
         return partial(_as_index, name, classes)
     if len(labels) > classes:
-        shown = ", ".join(labels[:_SHOWN])
+        shown = ", ".join(labels[:_SHOWN_LABELS])
         raise DatasetError(f"{name}: has {len(labels)} classes ({shown}, …), and the model has {classes}")
     return partial(_by_name, name, {label: index for index, label in enumerate(labels)})
 

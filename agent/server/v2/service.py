@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,17 +32,15 @@ from inferometer.agent.open_inference.codec import (
 from inferometer.agent.protocol.status import NotOfferedError, described
 from inferometer.agent.protocol.tensors import array_bytes, pack
 from inferometer.agent.server.admission import MAX_INPUTS, StreamLimit
-from inferometer.agent.server.calls import CallContext, Codec, Method, methods_of
+from inferometer.agent.server.calls import CallContext, Codec, Method, in_order, methods_of
 from inferometer.agent.server.native.call_tracing import ServerTracing
+from inferometer.agent.server.v2.model_messages import config_message, metadata_message, statistics_message
 from inferometer.agent.server.v2.repository import (
     NOT_HERE,
     FoundModel,
     Repository,
-    config_message,
-    metadata_message,
     named,
     read_load_parameters,
-    statistics_message,
 )
 from inferometer.agent.server.v2.shared_memory import Place, SharedMemory
 from inferometer.agent.serving.served_model import ServedModel
@@ -54,11 +51,7 @@ from inferometer.manifests.errors import InputError, PredictionError, suggestion
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 
 _NS_PER_US = 1000
-_Request = TypeVar("_Request")
-_Answer = TypeVar("_Answer")
 
-_AHEAD = 16
-"""How many requests of a stream may be in progress or answered but not yet sent: enough for a batch."""
 _CLASSIFICATION = "classification"
 _TIMEOUT = "timeout"
 _PRIORITY = "priority"
@@ -205,46 +198,6 @@ def _add_times(
         parameters["queue_ns"].int64_param = inferred.queue.queue_ns
         parameters["batch_ns"].int64_param = inferred.queue.batch_ns
         parameters["batch_size"].int64_param = inferred.queue.batch_size
-
-
-async def in_order(
-    requests: AsyncIterator[_Request], answer: Callable[[_Request], Coroutine[Any, Any, _Answer]]
-) -> AsyncGenerator[_Answer, None]:
-    """Yields the answers to requests in the order of the requests.
-
-    Each request gets a task as soon as it is received. Requests of one stream therefore wait in their model's
-    queue together and can be predicted together. Closing the generator cancels unanswered requests. An error
-    in ``requests`` is raised after the last answer; an error in ``answer`` ends the stream.
-    """
-    begun: asyncio.Queue[asyncio.Task[_Answer] | None] = asyncio.Queue()
-    task: asyncio.Task[_Answer] | None
-    under_way: set[asyncio.Task[_Answer]] = set()
-    places = asyncio.Semaphore(_AHEAD)
-
-    async def receive() -> None:
-        try:
-            async for request in requests:
-                await places.acquire()
-                task = asyncio.create_task(answer(request))
-                under_way.add(task)
-                task.add_done_callback(under_way.discard)
-                begun.put_nowait(task)
-        finally:
-            begun.put_nowait(None)
-
-    receiving = asyncio.create_task(receive())
-    try:
-        while (task := await begun.get()) is not None:
-            yield await task
-            places.release()
-        await receiving
-    finally:
-        tasks = (receiving, *under_way)
-        for each in tasks:
-            each.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        task = None
-        del tasks, receiving, each  # one may have the error whose traceback has this frame
 
 
 def requested_outputs(
@@ -589,7 +542,6 @@ class InferenceService:
 
 
 def _failed(request: InferCall, message: str) -> pb.ModelStreamInferResponse:
-    """Returns the response to a failed request, with the id of the request."""
     return pb.ModelStreamInferResponse(
         error_message=message,
         infer_response=pb.ModelInferResponse(

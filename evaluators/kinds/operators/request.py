@@ -14,7 +14,6 @@ whose entries name an operator and some of its sizes.
 
 from __future__ import annotations
 
-import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import closing
@@ -45,7 +44,7 @@ from inferometer.agent.operators.operator import (
 )
 from inferometer.evaluators.kinds.operators.options import PROFILERS, Mode, OperatorOptions
 from inferometer.manifests.errors import ConfigurationError, FrameworkUnavailableError, suggestion
-from inferometer.manifests.loader import parse_yaml
+from inferometer.manifests.loader import read_yaml
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +266,6 @@ def _boxes(spec: TensorSpec, random: np.random.Generator) -> NDArray[Any]:
 
 
 _FIELDS = ("operator", "inputs", "parameters")
-_MOST_BYTES = 4 * 1024 * 1024
 
 
 def read_cases(path: Path) -> tuple[OwnCase, ...]:
@@ -277,7 +275,7 @@ def read_cases(path: Path) -> tuple[OwnCase, ...]:
         ConfigurationError: The file cannot be read or is not a list of cases, or a case does not fit its
             operator. The message names the file and the line or entry number, counted from 1.
     """
-    content = _content(path)
+    content = read_yaml(path, "case files", ConfigurationError)
     if not isinstance(content, list) or not content:
         raise ConfigurationError(f"{path}: is not a list of cases, each with operator, inputs and parameters")
     cases = []
@@ -287,20 +285,6 @@ def read_cases(path: Path) -> tuple[OwnCase, ...]:
         except ConfigurationError as error:
             raise ConfigurationError(f"{path}: entry {number}: {error}") from error
     return tuple(cases)
-
-
-def _content(path: Path) -> Any:
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # reading a pipe or a device may never end
-            raise ConfigurationError(f"{path}: is not a file")
-        if status.st_size > _MOST_BYTES:
-            raise ConfigurationError(f"{path}: larger than {_MOST_BYTES} bytes, the limit for case files")
-        return parse_yaml(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except ValueError as error:  # invalid YAML, or invalid UTF-8
-        raise ConfigurationError(f"{path}: cannot be read as YAML: {error}") from error
 
 
 def _case(entry: Any) -> OwnCase:
