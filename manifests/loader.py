@@ -18,7 +18,6 @@ from typing import Annotated, Any
 
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
 from yaml.composer import Composer
 from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
@@ -243,7 +242,10 @@ def parse_manifest(content: object, source: Path) -> Manifest:
 
 def _explain(error: ValidationError, schema: type[Manifest]) -> str:
     """Describes one of the errors, and states how many more there are."""
-    problems = _distinct(error.errors(include_url=False))
+    found = error.errors(include_url=False)
+    # a list that is too short is no problem if its own items are invalid
+    inner = {each["loc"][:length] for each in found for length in range(len(each["loc"]))}
+    problems = [each for each in found if each["type"] != "too_short" or each["loc"] not in inner]
     # a misspelt field takes precedence over the missing one that it stands for
     first = min(problems, key=lambda problem: problem["type"] != "extra_forbidden")
     location, fields_beside = _locate(schema, first["loc"])
@@ -263,12 +265,6 @@ def _explain(error: ValidationError, schema: type[Manifest]) -> str:
         reason = first["msg"].removeprefix("Value error, ")
         text = f"field {field}: found {shown_value(first['input'])}; {reason[:1].lower()}{reason[1:]}"
     return text + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
-
-
-def _distinct(problems: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Removes errors about lists that are too short, if the lists' own items are invalid."""
-    inner = {other["loc"][:length] for other in problems for length in range(len(other["loc"]))}
-    return [problem for problem in problems if problem["type"] != "too_short" or problem["loc"] not in inner]
 
 
 def _locate(schema: type[Manifest], place: tuple[int | str, ...]) -> tuple[list[int | str], list[str]]:

@@ -29,13 +29,14 @@ def processes_of(evaluations: Iterable[Evaluation]) -> int:
     Evaluations on an agent all ran in its one process. Those of a group without process numbers ran one after
     another in a single process.
     """
-    return len({_process_of(each) for each in evaluations})
-
-
-def _process_of(evaluation: Evaluation) -> tuple[str, int | None]:
-    if evaluation.system.agent != LOCAL_AGENT:
-        return evaluation.system.agent, None
-    return evaluation.group_id or evaluation.id, evaluation.process
+    return len(
+        {
+            (each.group_id or each.id, each.process)
+            if each.system.agent == LOCAL_AGENT
+            else (each.system.agent, None)
+            for each in evaluations
+        }
+    )
 
 
 @dataclass(frozen=True, slots=True)

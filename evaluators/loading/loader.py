@@ -76,7 +76,7 @@ class Loader(Closeable):
         """Yields the batches of epoch ``number``, from 0. Close the iterator to end it early.
 
         Raises:
-            DatasetError: The dataset is damaged, or a worker process ended unexpectedly.
+            DatasetError: The dataset is damaged, a class is unknown, or a worker process ended unexpectedly.
         """
 
     @property
@@ -207,11 +207,7 @@ class DatasetLoader(Loader):
         return self._workers.processes
 
     def epoch(self, number: int) -> Generator[LoadedBatch, None, None]:
-        """Yields the batches of an epoch, and ends the previous epoch; see ``Loader``.
-
-        Raises:
-            DatasetError: The dataset is damaged, a class is unknown, or a worker process ended unexpectedly.
-        """
+        """Yields the batches of an epoch, and ends the previous epoch; see ``Loader``."""
         self._end_epoch()
         self._require_open()
         self._running = self._batches_of(number)

@@ -266,10 +266,11 @@ class SemanticSegmentationMetric(TaskMetric):
         if not self._samples:
             return None
         ious = _ious(_of_classes(self._matrix))
-        occurring = int(np.isfinite(ious).sum())
+        finite = ious[np.isfinite(ious)]
+        mean_iou = float(finite.mean()) if len(finite) else None
         shown = [
-            *self._scores(_mean(ious), _share(int(self._matrix.trace()), int(self._matrix.sum()))),
-            Score("classes", float(occurring), is_count=True),
+            *self._scores(mean_iou, _share(int(self._matrix.trace()), int(self._matrix.sum()))),
+            Score("classes", float(len(finite)), is_count=True),
             Score("ignored", self._ignored / self._pixels if self._pixels else None),
             Score("unseen", _share(self._unseen, self._pixels - self._ignored)),
         ]
@@ -318,11 +319,6 @@ def _ious(counts: NDArray[Any]) -> NDArray[np.float64]:
     union = true + predicted - recognised
     ious: NDArray[np.float64] = np.divide(recognised, union, out=np.full(len(union), np.nan), where=union > 0)
     return ious
-
-
-def _mean(ious: NDArray[np.float64]) -> float | None:
-    finite = ious[np.isfinite(ious)]
-    return float(finite.mean()) if len(finite) else None
 
 
 def _share(part: int, whole: int) -> float | None:

@@ -316,6 +316,8 @@ class ClassIndex:
 
     Args:
         labels: The model's labels, in the order of its scores; may be empty.
+
+    Its methods raise DatasetError if the model has no matching class, or several.
     """
 
     def __init__(self, labels: Sequence[str]) -> None:
@@ -329,22 +331,14 @@ class ClassIndex:
         return len(self._labels)
 
     def find(self, name: str) -> int:
-        """Returns the index of the dataset's class ``name``.
-
-        Raises:
-            DatasetError: The model has no matching class, or several.
-        """
+        """Returns the index of the dataset's class ``name``."""
         index = self._known.get(name)
         if index is None:
             index = self._known[name] = self._look_up(name)
         return index
 
     def find_or_index(self, name: str) -> int:
-        """Returns the index of the class ``name`` or, if the model has no such class, the index it spells.
-
-        Raises:
-            DatasetError: The model has no matching class, or several, and not as many classes.
-        """
+        """Returns the index of the class ``name`` or, if it has none, the index of a class that it spells."""
         try:
             return self.find(name)
         except DatasetError:
@@ -354,11 +348,7 @@ class ClassIndex:
             return index
 
     def of(self, sample: Sample) -> int | None:
-        """Returns the index of the class of a sample; None if it has no label.
-
-        Raises:
-            DatasetError: The model has no matching class, or several.
-        """
+        """Returns the index of the class of a sample; None if it has no label."""
         if sample.label is None:
             return None
         if not sample.label_is_index:

@@ -10,7 +10,6 @@ from inferometer.agent.serving.batching import BatchingOptions, QueuePolicy
 from inferometer.agent.serving.observers import Totals
 from inferometer.agent.serving.served_models import SERVE_ALL, VersionChoice, VersionPolicy
 from inferometer.manifests.inputs import ImageParameters, Layout
-from inferometer.manifests.schema import ModelManifest
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 from inferometer.protos.inference.v2 import model_config_pb2 as config_pb
 
@@ -27,7 +26,7 @@ _MAX_UINT32 = 2**32 - 1
 def metadata_message(
     name: str,
     versions: Sequence[str],
-    manifest: ModelManifest,
+    framework: str,
     inputs: Sequence[TensorSignature],
     outputs: Sequence[TensorSignature],
 ) -> pb.ModelMetadataResponse:
@@ -35,7 +34,7 @@ def metadata_message(
     return pb.ModelMetadataResponse(
         name=name,
         versions=versions,
-        platform=_platform(manifest),
+        platform=framework.lower(),
         inputs=map(_tensor_metadata, inputs),
         outputs=map(_tensor_metadata, outputs),
     )
@@ -52,13 +51,14 @@ def config_message(
 ) -> config_pb.ModelConfig:
     """Returns the configuration of a model that the client calls ``name``."""
     manifest, device = description.manifest, description.device
+    platform = manifest.framework.name.lower()
     of_images = (each.parameters for each in manifest.inputs)
     layouts = {each.input_layer: each.layout for each in of_images if isinstance(each, ImageParameters)}
     group = config_pb.ModelInstanceGroup
     config = config_pb.ModelConfig(
         name=name,
-        platform=_platform(manifest),
-        backend=_platform(manifest),
+        platform=platform,
+        backend=platform,
         version_policy=_version_policy(versions),
         max_batch_size=max_batch_size,
         input=[
@@ -155,10 +155,6 @@ def _version_policy(policy: VersionPolicy) -> config_pb.ModelVersionPolicy:
             numbers = [int(v) for v in map(v2_version, policy.specific) if v.isdecimal()]
             return message(specific=message.Specific(versions=numbers))
     return message(all=message.All())
-
-
-def _platform(manifest: ModelManifest) -> str:
-    return manifest.framework.name.lower()
 
 
 def _tensor_metadata(tensor: TensorSignature) -> pb.ModelMetadataResponse.TensorMetadata:

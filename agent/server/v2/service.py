@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,14 +150,14 @@ class Inference:
         names = [output.name for output in outputs]
         return requested_outputs(message, names, found.title, self._shared_memory, call.record.peer)
 
-    def _limits(self, message: pb.ModelInferRequest, call: CallContext) -> tuple[int | None, _Queueing]:
-        """Returns the deadline of a request, and its options for a queue with policies.
+    def _limits(self, message: pb.ModelInferRequest, call: CallContext) -> tuple[int | None, dict[str, int]]:
+        """Returns the deadline of a request, and its arguments for a queue with policies.
 
         The deadline is that of the call or of the parameter ``timeout``, whichever comes first. A policy that
         delays requests uses ``timeout`` for the delay instead, and a policy may ignore it.
         """
         deadline_ns = call.deadline_ns(self._clock)
-        queueing = _Queueing()
+        queueing: dict[str, int] = {}
         timeout_us = min(_whole(message, _TIMEOUT, "of microseconds; 0 sets no limit"), _MAX_TIMEOUT_US)
         if self._has_policies:
             queueing["priority"] = _whole(message, _PRIORITY, "from 1, the highest, on; 0 is the default")
@@ -170,13 +170,6 @@ class Inference:
             return deadline_ns, queueing
         own_ns = self._clock() + timeout_us * _NS_PER_US
         return own_ns if deadline_ns is None else min(own_ns, deadline_ns), queueing
-
-
-class _Queueing(TypedDict, total=False):
-    """The arguments of ``ServedModel.infer_async`` for a queue with policies."""
-
-    priority: int
-    timeout_ns: int
 
 
 def _whole(message: pb.ModelInferRequest, name: str, what: str) -> int:
@@ -413,7 +406,8 @@ class InferenceService:
         with self._repository.lease(found) as model:
             outputs = self._repository.outputs(model)
         versions = self._repository.versions(request.name)
-        return metadata_message(request.name, versions, found.manifest, tuple(found.inputs.values()), outputs)
+        framework = found.manifest.framework.name
+        return metadata_message(request.name, versions, framework, tuple(found.inputs.values()), outputs)
 
     def model_config(self, request: pb.ModelConfigRequest, _: CallContext) -> pb.ModelConfigResponse:
         """Describes how a model is served; loads the model, like ``model_metadata``."""

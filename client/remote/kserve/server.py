@@ -431,11 +431,7 @@ class KServeServer(ABC):
             raise infer_error(error, self.address) from error
 
     def end_infer(self, call: grpc.Future[bytes]) -> bytes:
-        """Returns the encoded, successful response to a call, and waits for it if necessary.
-
-        Raises:
-            PredictionError, AgentError: See ``infer``.
-        """
+        """Returns the response to a call as ``infer`` does, and waits for it if necessary."""
         try:
             return self._answer(call)
         except grpc.RpcError as error:

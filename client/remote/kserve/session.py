@@ -124,7 +124,7 @@ class SharedBytes:
 class SharedMemory:
     """The memory that a server and this process share, and the batch that it holds. Thread-safe.
 
-    If ``required``, a lack of room is an error; otherwise, a batch without room is sent in the request.
+    If ``required``, a lack of room raises AgentError; otherwise, a batch without room is sent in the request.
     """
 
     def __init__(self, connection: KServeServer, *, required: bool) -> None:
@@ -146,19 +146,12 @@ class SharedMemory:
         return self._batch
 
     def take(self, byte_size: int) -> SharedBytes | None:
-        """Allocates a separate segment; returns None if there is no room.
-
-        Raises:
-            AgentError: There is no room, and it is required.
-        """
+        """Allocates a separate segment; returns None if there is no room."""
         return self._if_required(lambda: SharedBytes(self._connection, byte_size))
 
     @contextmanager
     def lent(self, batch: Tensors) -> Iterator[tuple[Mapping[str, TensorPlace], str] | None]:
-        """Yields the places of a batch and their region; None if there is no room or another batch is in use.
-
-        Raises AgentError under the conditions of ``take``.
-        """
+        """Yields the places of a batch and their region; None without room, or if another batch is in use."""
         if not self._lock.acquire(blocking=False):
             yield None
             return

@@ -58,7 +58,10 @@ _OPTIONS = (
 
 
 class Connection(ServerConnection):
-    """A connection to an agent; see ``ServerConnection``."""
+    """A connection to an agent; see ``ServerConnection``.
+
+    Its calls raise the errors of ``translate_errors``, and SessionError if the connection is closed.
+    """
 
     def __init__(
         self, address: AgentAddress, secret: str | None = None, tls: ClientTls | None = None
@@ -93,9 +96,6 @@ class Connection(ServerConnection):
         """Sends one encoded ``PredictRequest`` and waits for the result.
 
         It is retried once if the connection was lost, as predicting changes nothing.
-
-        Raises:
-            InferometerError: See ``translate_errors``.
         """
         with translate_errors(self.address, opened=True):
             answer = retried(
@@ -109,28 +109,17 @@ class Connection(ServerConnection):
         """Sends one encoded ``PredictRequest`` without waiting; ``end_predict`` returns the answer.
 
         It uses the connection that ``hold`` opened last.
-
-        Raises:
-            SessionError: The connection is closed.
         """
         given = (*self.metadata, *metadata) if metadata else self.metadata
         return self.begin(self._loaded.future, request, metadata=given)
 
     def end_predict(self, call: grpc.Future[bytes]) -> bytes:
-        """Returns the encoded answer to a call, for ``read``, and waits for it if necessary.
-
-        Raises:
-            InferometerError: See ``translate_errors``.
-        """
+        """Returns the encoded answer to a call, for ``read``, and waits for it if necessary."""
         with translate_errors(self.address, opened=True):
             return self.reply(call)
 
     def stream(self, requests: Iterator[bytes], trace: RemoteTrace | None) -> grpc._CallIterator[bytes]:
-        """Begins a stream of encoded ``PredictStreamRequest`` messages, with the metadata of a trace.
-
-        Raises:
-            SessionError: The connection is closed.
-        """
+        """Begins a stream of encoded ``PredictStreamRequest`` messages, with the metadata of a trace."""
         metadata = (*self.metadata, *trace.metadata) if trace else self.metadata
         return self.begin(lambda: self._predict_stream(requests, metadata=metadata))
 
@@ -167,21 +156,13 @@ class Connection(ServerConnection):
         return None
 
     def statistics(self, names: Sequence[str], version: str, timeout_s: float) -> Mapping[str, float]:
-        """Returns the statistics of a model, by any of its names, since it was loaded; see ``statistics_of``.
-
-        Raises:
-            InferometerError: See ``translate_errors``.
-        """
+        """Returns the statistics of a model by any of its names; see ``statistics_of``."""
         with translate_errors(self.address, opened=True):
             answer = self._statistics(timeout=timeout_s, metadata=self.metadata)
         return statistics_of(answer, f"agent {self.address}", *names, version=version)
 
     def status(self, session_id: str, name: str, timeout_s: float) -> Mapping[str, float]:
-        """Returns the agent's memory, its CPU time, and the length of a model's queue, as statistics.
-
-        Raises:
-            InferometerError: See ``translate_errors``.
-        """
+        """Returns the agent's memory, its CPU time, and the length of a model's queue, as statistics."""
         with translate_errors(self.address, opened=True):
             found = self.registry.Status(
                 registry_pb2.StatusRequest(), timeout=timeout_s, metadata=self.metadata

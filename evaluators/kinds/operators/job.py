@@ -303,11 +303,6 @@ def _benchmarked(
     return benchmark_operators(request, resources.registry, callbacks, resume=resume, journal=journal)
 
 
-def row_name(row: OperatorRow, framework: str) -> str:
-    """Returns a short name of a row."""
-    return f"{row.operator} ({shapes_text(row.shapes)}), {row.mode.value}, in {framework} {row.form}".rstrip()
-
-
 def benchmark_operators(
     request: OperatorRequest,
     registry: Registry,
@@ -480,7 +475,9 @@ class _Run:
         now = "" if row is None else f"{row.operator} in {framework}"
         self.callbacks.on_progress(Progress(self._done(), self._total(), "rows", now))
         if row is not None and row.status in BAD_ROWS:
-            self.callbacks.on_warning(f"{row.status.value}: {row_name(row, framework)}: {row.reason}")
+            where = f"{row.mode.value}, in {framework} {row.form}".rstrip()
+            what = f"{row.operator} ({shapes_text(row.shapes)}), {where}"
+            self.callbacks.on_warning(f"{row.status.value}: {what}: {row.reason}")
 
     def _done(self) -> int:
         return sum(map(len, self.rows.values()))

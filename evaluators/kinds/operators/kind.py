@@ -430,8 +430,7 @@ class Journal:
         path: The file; None to keep nothing.
         resume: Whether to continue from its rows instead of starting afresh.
 
-    Raises:
-        OutputError: The file cannot be written.
+    It raises OutputError if the file cannot be written.
     """
 
     def __init__(self, path: Path | None, *, resume: bool) -> None:
@@ -440,11 +439,7 @@ class Journal:
         self._lines = None if path is None else LineJournal(path, synced=False, anew=not self.rows)
 
     def add(self, place: Place, row: OperatorRow) -> None:
-        """Stores a row.
-
-        Raises:
-            OutputError: The file cannot be written.
-        """
+        """Stores a row."""
         if self._lines is not None:
             self._lines.add({"place": list(place), "row": row_document(row)})
 

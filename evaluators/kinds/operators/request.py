@@ -220,7 +220,9 @@ def _draw(spec: TensorSpec, dtype: np.dtype[Any], random: np.random.Generator) -
     if dtype.kind in "iu" and spec.values is Values.NORMAL and prod(spec.shape) > 1 << 24:
         return random.integers(-10, 11, spec.shape, dtype)  # floats would have 4 to 8 times the size
     if spec.values is Values.BOXES:
-        return _boxes(spec, random).astype(dtype)
+        corners = np.sort(random.random((spec.shape[0], 2, 2), np.float32), axis=1) * np.float32(spec.scale)
+        images = random.integers(0, spec.limit, (spec.shape[0], 1))
+        return np.concatenate([images, corners.reshape(-1, 4)], axis=1).astype(dtype)
     values = _floats(spec, random)
     if spec.scale != 1.0:
         values *= spec.scale
@@ -257,12 +259,6 @@ def _floats(spec: TensorSpec, random: np.random.Generator) -> Any:
             1 + random.random((*shape[:-1], 1), np.float32)
         )
     return square @ np.swapaxes(square, -1, -2) / shape[-1] + np.eye(shape[-1], dtype=np.float32)
-
-
-def _boxes(spec: TensorSpec, random: np.random.Generator) -> NDArray[Any]:
-    corners = np.sort(random.random((spec.shape[0], 2, 2), np.float32), axis=1) * np.float32(spec.scale)
-    images = random.integers(0, spec.limit, (spec.shape[0], 1))
-    return np.concatenate([images, corners.reshape(-1, 4)], axis=1)
 
 
 _FIELDS = ("operator", "inputs", "parameters")
@@ -463,7 +459,7 @@ def _own_case(given: Mapping[str, Any]) -> tuple[OwnCase, ...]:
             "data=32,3,224,224; for several operators, use --cases=FILE.yaml"
         )
     [operator] = chosen_operators(given["operators"])
-    shapes = {name: parse_shape(text, f"--input {name}={text}") for name, text in _pairs(inputs, "--input")}
+    shapes = {name: _text_shape(text, f"--input {name}={text}") for name, text in _pairs(inputs, "--input")}
     chosen = {name: _text_parameter(operator, name, text) for name, text in _pairs(parameters, "--param")}
     operator.own_case(shapes, chosen)
     return (OwnCase(operator.name, shapes, chosen),)
@@ -484,12 +480,8 @@ def _pairs(texts: Sequence[str], option: str) -> Iterator[tuple[str, str]]:
         yield name, value.strip()
 
 
-def parse_shape(text: str, where: str) -> Shape:
-    """Returns the shape in a text of sizes separated by commas or x.
-
-    Raises:
-        ConfigurationError: The text is not a shape; the message begins with ``where``.
-    """
+def _text_shape(text: str, where: str) -> Shape:
+    """Returns the shape in a text of sizes separated by commas or x; errors begin with ``where``."""
     parts = text.replace("x", ",").split(",")
     if not all(part.strip().isascii() and part.strip().isdecimal() and int(part) > 0 for part in parts):
         raise ConfigurationError(f"{where}: is not a shape; write sizes of 1 or more, such as 32,3,224,224")
