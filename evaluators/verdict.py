@@ -16,13 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.evaluators.load.queries import Outcome, Queries
-from inferometer.evaluators.statistics import (
-    NEVER_NS,
-    RESAMPLES,
-    percentile_interval,
-    random_state,
-    t_quantile_95,
-)
+from inferometer.evaluators.statistics import NEVER_NS, percentile_interval, random_state, t_quantile_95
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
 THROUGHPUT = "throughput"
@@ -179,6 +173,7 @@ class RunTimes:
         )
 
 
+_RESAMPLES = 1000
 BLOCKS = 20
 """The number of blocks into which a run is split for resampling."""
 _SLICES = 4096
@@ -250,14 +245,14 @@ class PooledRuns:
     def _weights(self, random: np.random.RandomState) -> NDArray[np.float64]:
         """Returns the count of each block in each resample: float64, resamples × blocks."""
         firsts, counts = np.asarray(self._blocks).T
-        runs = random.randint(0, self.runs, (RESAMPLES, self.runs))
-        drawn = random.random_sample((RESAMPLES, self.runs, BLOCKS))
+        runs = random.randint(0, self.runs, (_RESAMPLES, self.runs))
+        drawn = random.random_sample((_RESAMPLES, self.runs, BLOCKS))
         count = counts[runs][:, :, None]
         blocks = firsts[runs][:, :, None] + (drawn * count).astype(np.int64)
         there = np.broadcast_to(np.arange(BLOCKS) < count, blocks.shape)
-        rows = np.arange(RESAMPLES)[:, None, None] * len(self._counts)
-        cells = np.bincount((rows + blocks)[there], minlength=RESAMPLES * len(self._counts))
-        weights: NDArray[np.float64] = cells.reshape(RESAMPLES, -1).astype(np.float64)
+        rows = np.arange(_RESAMPLES)[:, None, None] * len(self._counts)
+        cells = np.bincount((rows + blocks)[there], minlength=_RESAMPLES * len(self._counts))
+        weights: NDArray[np.float64] = cells.reshape(_RESAMPLES, -1).astype(np.float64)
         return weights
 
 

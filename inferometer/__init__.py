@@ -74,7 +74,6 @@ if TYPE_CHECKING:
     from inferometer.client.api.evaluating import (
         DataArguments,
         IngestionArguments,
-        Scores,
         TrainingArguments,
         evaluate,
         ingest,
@@ -97,6 +96,7 @@ if TYPE_CHECKING:
         Latency,
         Run,
         Runs,
+        Scores,
         StepPartTimes,
         TopAccuracy,
         Training,
@@ -129,7 +129,7 @@ if TYPE_CHECKING:
     from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement
     from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement
     from inferometer.evaluators.reports.base import Column, Report, Row, describe
-    from inferometer.evaluators.statistics import ScoreInterval, bootstrap_interval
+    from inferometer.evaluators.score_intervals import ScoreInterval, bootstrap_interval
     from inferometer.evaluators.tasks.metric import Score, TaskMetric, TaskResult
     from inferometer.evaluators.verdict import RunTimes
     from inferometer.manifests.errors import (
@@ -290,8 +290,8 @@ __all__ = [
 _OWNERS = {
     "evaluators.jobs.options": "Range check_options declared given_options",
     "client.api.evaluating": (
-        "measure measure_group evaluate sweep Scores score DataArguments IngestionArguments "
-        "TrainingArguments ingest train"
+        "DataArguments IngestionArguments TrainingArguments evaluate ingest measure measure_group score "
+        "sweep train"
     ),
     "evaluators.verdict": "RunTimes",
     "evaluators.jobs.job": "SystemRequest JobCallbacks JobResources JobStart Job",
@@ -310,7 +310,7 @@ _OWNERS = {
         "AcceptedAnswers ClassMap ClassNames Objects Polygons RunLengths TargetImage TargetValues Dataset "
         "DatasetIdentity Sample"
     ),
-    "evaluators.statistics": "bootstrap_interval ScoreInterval",
+    "evaluators.score_intervals": "bootstrap_interval ScoreInterval",
     "evaluators.tasks.metric": "TaskMetric Score TaskResult",
     "agent.tracing.recorder": "LayerWriter PredictWindow Profiler SpanRecorder SpanKind TraceLevel",
     "agent.training.trainer": (
@@ -322,7 +322,7 @@ _OWNERS = {
         "WorkloadArguments"
     ),
     "client.api.load": "LatencyPercentile RateSearch WorkloadRun max_qps workload",
-    "client.api.runs": "Latency Run Runs TopAccuracy Ingestion StepPartTimes Training",
+    "client.api.runs": "Ingestion Latency Run Runs Scores StepPartTimes TopAccuracy Training",
     "client.serving.from_python": "ServedAgent serve",
     "client.api.operators.runs": "OperatorArguments OperatorRun OperatorRuns benchmark_operators",
     "evaluators.evaluation": "Evaluation Status",

@@ -18,12 +18,17 @@ from typing import Annotated, Any
 
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
 from yaml.composer import Composer
 from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
-from inferometer.manifests.errors import ConfigurationError, ManifestError, shown_value, suggestion
+from inferometer.manifests.errors import (
+    ConfigurationError,
+    InferometerError,
+    ManifestError,
+    shown_value,
+    suggestion,
+)
 from inferometer.manifests.inputs import (
     DYNAMIC_AXIS,
     ColorMode,
@@ -177,18 +182,27 @@ def load_manifest(path: Path) -> Manifest:
         ManifestError: The file cannot be read, is not YAML or does not fit the schema. The message names the
             file, the field, the value and what is allowed.
     """
+    return parse_manifest(read_yaml(path, "a manifest", ManifestError), path)
+
+
+def read_yaml(path: Path, what: str, error_class: type[InferometerError]) -> Any:
+    """Returns the content of a file as ``parse_yaml`` does.
+
+    Raises:
+        InferometerError: The file cannot be read, is not YAML, or is too large for ``what``. It is of the
+            class ``error_class``.
+    """
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # reading a pipe or a device may never end
-            raise ManifestError(f"{path}: is not a file")
+            raise error_class(f"{path}: is not a file")
         if status.st_size > _MAX_BYTES:
-            raise ManifestError(f"{path}: larger than {_MAX_BYTES} bytes, the limit for a manifest")
-        content = parse_yaml(path.read_text(encoding="utf-8"))
+            raise error_class(f"{path}: larger than {_MAX_BYTES} bytes, the limit for {what}")
+        return parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ManifestError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise error_class(f"{path}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:  # invalid YAML, or invalid UTF-8
-        raise ManifestError(f"{path}: cannot be read as YAML: {error}") from error
-    return parse_manifest(content, path)
+        raise error_class(f"{path}: cannot be read as YAML: {error}") from error
 
 
 def manifest_schema() -> dict[str, Any]:
@@ -228,7 +242,10 @@ def parse_manifest(content: object, source: Path) -> Manifest:
 
 def _explain(error: ValidationError, schema: type[Manifest]) -> str:
     """Describes one of the errors, and states how many more there are."""
-    problems = _distinct(error.errors(include_url=False))
+    found = error.errors(include_url=False)
+    # a list that is too short is no problem if its own items are invalid
+    inner = {each["loc"][:length] for each in found for length in range(len(each["loc"]))}
+    problems = [each for each in found if each["type"] != "too_short" or each["loc"] not in inner]
     # a misspelt field takes precedence over the missing one that it stands for
     first = min(problems, key=lambda problem: problem["type"] != "extra_forbidden")
     location, fields_beside = _locate(schema, first["loc"])
@@ -248,12 +265,6 @@ def _explain(error: ValidationError, schema: type[Manifest]) -> str:
         reason = first["msg"].removeprefix("Value error, ")
         text = f"field {field}: found {shown_value(first['input'])}; {reason[:1].lower()}{reason[1:]}"
     return text + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
-
-
-def _distinct(problems: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Removes errors about lists that are too short, if the lists' own items are invalid."""
-    inner = {other["loc"][:length] for other in problems for length in range(len(other["loc"]))}
-    return [problem for problem in problems if problem["type"] != "too_short" or problem["loc"] not in inner]
 
 
 def _locate(schema: type[Manifest], place: tuple[int | str, ...]) -> tuple[list[int | str], list[str]]:

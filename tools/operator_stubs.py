@@ -36,7 +36,7 @@ def _stub(module: ModuleType) -> Iterator[str]:
     own = {name: each for name, each in classes.items() if each.__module__ == module.__name__}
     yield f'# Generated; do not edit. To regenerate it, {MEND}\n"""{module.__doc__}"""\n\n'
     bases = sorted({each.__base__.__name__ for each in own.values()} | {"RunAll"})
-    yield f"from {_LIBRARY}.runs import {', '.join(bases)}\n"
+    yield f"from {_LIBRARY}.benchmark import {', '.join(bases)}\n"
     if parts := [name for name, each in members.items() if inspect.ismodule(each)]:
         yield f"from {module.__name__} import {', '.join(parts)}\n"
     for place in sorted({each.__module__ for each in classes.values()} - {module.__name__}):

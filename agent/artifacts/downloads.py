@@ -296,7 +296,6 @@ class Downloader:
         return resumed
 
     def _check_size(self, partial: PartialFile, total_bytes: int | None, start: int) -> None:
-        """Rejects a file that is too large or does not fit on the disk."""
         if total_bytes is None:
             return
         if total_bytes > self._limits.max_bytes:
@@ -310,7 +309,6 @@ class Downloader:
     def _copy(
         self, response: Response, url: str, partial: PartialFile, done: int, total_bytes: int | None
     ) -> None:
-        """Appends the response's content to the partial file."""
         with partial.path.open("ab") as file:
             self._on_progress(DownloadProgress(url, done, total_bytes))
             try:
@@ -547,17 +545,12 @@ class UnpackedArchive:
         name = str(PurePosixPath(path))
         if name not in self.sums:
             raise ArtifactError(f'{self.archive}: holds no "{shown(path)}"; {suggestion(name, self.sums)}')
-        unpacked = self.folder / name
+        unpacked, again = self.folder / name, f"remove {self.folder} to unpack {self.archive} again"
         if not is_file(unpacked):
-            raise ArtifactError(
-                f"{unpacked}: is missing; remove {self.folder} to unpack {self.archive} again"
-            )
+            raise ArtifactError(f"{unpacked}: is missing; {again}")
         found = digests(unpacked, checksum)
         if found[SHA256] != self.sums[name]:
-            raise ArtifactError(
-                f"{unpacked}: has been changed or truncated since it was unpacked; remove {self.folder} "
-                f"to unpack {self.archive} again"
-            )
+            raise ArtifactError(f"{unpacked}: has been changed or truncated since it was unpacked; {again}")
         if difference := mismatch(found, checksum, source):
             raise ArtifactError(
                 f'{self.archive}: its "{shown(path)}" is not the file that is meant: {difference}'

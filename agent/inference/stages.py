@@ -319,7 +319,9 @@ class Gate:
         self._waiting_to_prepare += 1
         try:
             while self._ended_predictions == ended:
-                left_s = self._timeout_left_s()
+                left_s = self._timeout_s  # for the next prediction; None means no limit
+                if left_s is not None and self._running_since_s is not None:
+                    left_s = max(0.0, self._running_since_s + left_s - self._clock())
                 if left_s == 0:
                     self._waiting_to_prepare -= 1
                     self._preparing += 1
@@ -331,12 +333,6 @@ class Gate:
             else:
                 self._end_preparing()
             raise
-
-    def _timeout_left_s(self) -> float | None:
-        """Returns how long to wait for the running or the next prediction; None means no limit."""
-        if self._timeout_s is None or self._running_since_s is None:
-            return self._timeout_s
-        return max(0.0, self._running_since_s + self._timeout_s - self._clock())
 
     def _end_preparing(self) -> None:
         with self._condition:

@@ -15,11 +15,21 @@ import contextvars
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from urllib.parse import unquote
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
@@ -31,10 +41,13 @@ from inferometer.agent.server.admission import ClientLimits, SecretCheck
 from inferometer.agent.serving.observers import REQUEST_ID_KEY, Call, RequestIds, enter_call
 from inferometer.agent.tracing.recorder import (
     Attributes,
+    AttributeValue,
     SpanKind,
+    SpanRole,
     TraceContext,
-    http_server_call,
-    server_call,
+    address_attributes,
+    call_span,
+    rpc_attributes,
 )
 from inferometer.manifests.errors import AgentError, ConfigurationError, DeadlineError, InputError
 
@@ -443,3 +456,75 @@ class HttpCall(CallContext):
         super().end()
         if self._timer is not None:
             self._timer.cancel()
+
+
+_Request = TypeVar("_Request")
+_Answer = TypeVar("_Answer")
+_AHEAD = 16
+"""How many requests of a stream may be in progress or answered but not yet sent: enough for a batch."""
+
+
+async def in_order(
+    requests: AsyncIterator[_Request], answer: Callable[[_Request], Coroutine[Any, Any, _Answer]]
+) -> AsyncGenerator[_Answer, None]:
+    """Yields the answers to requests in the order of the requests.
+
+    Each request gets a task as soon as it is received. Requests of one stream therefore wait in their model's
+    queue together and can be predicted together. Closing the generator cancels unanswered requests. An error
+    in ``requests`` is raised after the last answer; an error in ``answer`` ends the stream.
+    """
+    begun: asyncio.Queue[asyncio.Task[_Answer] | None] = asyncio.Queue()
+    task: asyncio.Task[_Answer] | None
+    under_way: set[asyncio.Task[_Answer]] = set()
+    places = asyncio.Semaphore(_AHEAD)
+
+    async def receive() -> None:
+        try:
+            async for request in requests:
+                await places.acquire()
+                task = asyncio.create_task(answer(request))
+                under_way.add(task)
+                task.add_done_callback(under_way.discard)
+                begun.put_nowait(task)
+        finally:
+            begun.put_nowait(None)
+
+    receiving = asyncio.create_task(receive())
+    try:
+        while (task := await begun.get()) is not None:
+            yield await task
+            places.release()
+        await receiving
+    finally:
+        tasks = (receiving, *under_way)
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        task = None
+        del tasks, receiving, each  # one may have the error whose traceback has this frame
+
+
+def http_server_call(title: str, scheme: str, path: str, peer: str, listens_at: Attributes = ()) -> SpanKind:
+    """Returns the kind of span for a client's request for a ``path``; see ``server_call``.
+
+    ``title`` consists of the verb and the route, which is a path with names in braces.
+    """
+    verb, _, route = title.partition(" ")
+    attributes = {"http.request.method": verb, "http.route": route, "url.path": path, "url.scheme": scheme}
+    return call_span(SpanRole.SERVER, title, {**attributes, **dict(listens_at), **_client_at(peer)})
+
+
+def server_call(path: str, peer: str, listens_at: Attributes = ()) -> SpanKind:
+    """Returns the kind of span for a call received from a client.
+
+    ``peer`` is the client's address in gRPC's notation; ``listens_at`` has the server's as attributes.
+    """
+    return call_span(SpanRole.SERVER, path, rpc_attributes(path) | dict(listens_at) | _client_at(peer))
+
+
+def _client_at(peer: str) -> dict[str, AttributeValue]:
+    kind, _, address = unquote(peer).partition(":")
+    host, _, port = address.rpartition(":")
+    return (
+        address_attributes("client", host, int(port)) if kind in {"ipv4", "ipv6"} and port.isdecimal() else {}
+    )

@@ -322,6 +322,18 @@ class Trainer(Closeable):
             )
         return tuple(shapes[0][1:])
 
+    def check_scale(self, scale: float, result: StepResult) -> None:
+        """Checks the loss scale of float16, which is halved whenever a gradient overflows.
+
+        Raises:
+            TrainingError: It is below 1.
+        """
+        if scale < 1:
+            raise TrainingError(
+                f"{self}: float16 cannot hold the gradients: their scale fell to {scale:g}, with a loss of "
+                f"{result.loss:g}; use bfloat16 or float32"
+            )
+
     def checked_inputs(self, inputs: NDArray[Any]) -> NDArray[Any]:
         """Returns inputs in C order if they match the manifest; raises TrainingError if they do not."""
         return checked_array(str(self), self.manifest.tensors[0], inputs, TrainingError)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from typing_extensions import Unpack
 
 from inferometer.agent.tracing.recorder import TraceLevel
-from inferometer.client.api import results
 from inferometer.client.api.arguments import (
     DeclaredDataArguments,
     DeclaredIngestionArguments,
@@ -30,9 +29,8 @@ from inferometer.client.api.requests import (
     refuse_unknown,
     scoring_of,
 )
-from inferometer.client.api.results import Rows
 from inferometer.client.api.runner import Door, Runner, Systems, measured, measured_group
-from inferometer.client.api.runs import Ingestion, Run, Runs, Training
+from inferometer.client.api.runs import Ingestion, Run, Runs, Scores, Training
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs.job import DatasetChoice, Job, SystemRequest
 from inferometer.evaluators.jobs.options import (
@@ -49,7 +47,6 @@ from inferometer.evaluators.jobs.options import (
     values_of,
 )
 from inferometer.evaluators.kinds.batches.job import SweepCell, evaluation_job, sweep_job
-from inferometer.evaluators.kinds.batches.plot import drawing_of
 from inferometer.evaluators.kinds.ingestion.job import ingestion_job
 from inferometer.evaluators.kinds.ingestion.request import OWN, IngestionRequest
 from inferometer.evaluators.kinds.registry import every_kind, find_kind, known_kinds
@@ -60,9 +57,8 @@ from inferometer.evaluators.kinds.training.request import (
     TrainingOptions,
     TrainingRequest,
 )
-from inferometer.evaluators.scoring.score import COLUMNS, ScoredPredictions, ScoreRequest, rows_of
+from inferometer.evaluators.scoring.score import ScoreRequest
 from inferometer.evaluators.scoring.score import score as score_job
-from inferometer.evaluators.tasks.metric import ScoreInterval, TaskResult
 from inferometer.manifests.errors import ConfigurationError, EvaluationInterrupted, suggestion
 
 if TYPE_CHECKING:
@@ -242,37 +238,6 @@ def measure_group(
 _Path = str | os.PathLike[str]
 
 
-class Scores(Rows):
-    """The scores of predictions, one row per score; a notebook also shows their picture.
-
-    Attributes:
-        result: The scores and their definitions.
-        failures: The ids of the samples that could not be scored, each with the reason.
-    """
-
-    def __init__(self, found: ScoredPredictions, name: str) -> None:
-        super().__init__(COLUMNS, rows_of(found.result, len(found.failures), found.dataset.name))
-        self.result: TaskResult = found.result
-        self.failures = {each.input_id: each.message for each in found.failures}
-        self._name = name
-
-    @property
-    def samples(self) -> int:
-        """The number of scored samples."""
-        return self.result.samples
-
-    def value(self, name: str) -> float | None:
-        """Returns a score, such as ``AP50``; None if it is undefined or no score has this name."""
-        return self.result.score(name)
-
-    def interval(self, name: str) -> ScoreInterval | None:
-        """Returns the 95 % interval of a score; None if there is none."""
-        return next((each.interval for each in self.result.scores if each.name == name), None)
-
-    def _repr_html_(self) -> str:
-        return results.with_drawing(super()._repr_html_(), drawing_of(self.result, self._name))
-
-
 def score(
     predictions: _Path,
     *,
@@ -445,7 +410,6 @@ def train(
 
 
 def _together(ranks: int) -> RankRequest:
-    """Returns the request for ``ranks`` that this process starts."""
     check_value("ranks", ranks, "int", COUNT)
     together = RankRequest(num_ranks=ranks if ranks > 1 else None)
     if (found := together.of_this_process(os.environ)) is not None and found.count > 1:
@@ -529,7 +493,6 @@ def _refuse_unknown(
 def _system(
     invocation: Invocation, model: object, version: str | None, framework: str | None, **session: Any
 ) -> SystemRequest:
-    """Returns the request for a model, named by its DLBS id or by its manifest."""
     if not isinstance(model, str):
         raise ConfigurationError(
             f"model is {type(model).__name__}; give the name of a model with an architecture in code"
@@ -550,7 +513,12 @@ def _training_request(
     framework = Systems(invocation).find_model(system).framework.name.casefold()
     level = values.get("trace_level")
     values["trace_level"] = TraceLevel.named(level) if level else TraceLevel.APPLICATION_TRACE
-    values["kv_store" if framework == MXNET else "dist_backend"] = _communication(communication, framework)
+    option, known = ("kv_store", KV_STORES) if framework == MXNET else ("dist_backend", DIST_BACKENDS)
+    if communication is not None and communication.lower() not in known:
+        raise ConfigurationError(
+            f'unknown communication "{communication}"; {suggestion(communication, known)}'
+        )
+    values[option] = communication
     read = _data(data, values, on_device=values.get("on_device", False))
     return TrainingRequest.of(system, framework, values, read, ranks, (system.session.device,))
 
@@ -562,11 +530,3 @@ def _data(
     if backend is not None and choice.path is None:
         raise ConfigurationError(f"data_backend {backend} requires a path; give one as data")
     return TrainingData.of(values, choice.path, choice.name, on_device=on_device)
-
-
-def _communication(name: str | None, framework: str) -> str | None:
-    """Returns the name of the method of summing gradients, after checking that the framework has it."""
-    known = KV_STORES if framework == MXNET else DIST_BACKENDS
-    if name is not None and name.lower() not in known:
-        raise ConfigurationError(f'unknown communication "{name}"; {suggestion(name, known)}')
-    return name

@@ -32,8 +32,8 @@ from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
 from inferometer.evaluators.kinds.batches.report import LatencyReport
 from inferometer.evaluators.kinds.kind import SpanSource
 from inferometer.evaluators.kinds.registry import kind_of
-from inferometer.evaluators.kinds.reports import (
-    OverviewReport,
+from inferometer.evaluators.kinds.reports import OverviewReport
+from inferometer.evaluators.kinds.summary import (
     conditions_rows,
     name_width,
     process_groups,
@@ -121,10 +121,11 @@ def _text(text: str) -> str:
 _Item = TypeVar("_Item")
 
 
-class Tabular(ABC):
-    """The base class of objects that display as a table and can be converted for other programs."""
+class Items(Sequence[_Item]):
+    """The base class of sequences that display as a table and can be converted for other programs."""
 
     _columns: Sequence[Column]
+    _items: tuple[_Item, ...]
 
     @property
     @abstractmethod
@@ -157,12 +158,6 @@ class Tabular(ABC):
 
     def _repr_html_(self) -> str:
         return table(self._columns, self._table)
-
-
-class Items(Tabular, Sequence[_Item]):
-    """The base class of tables that are also sequences."""
-
-    _items: tuple[_Item, ...]
 
     def __len__(self) -> int:
         return len(self._items)

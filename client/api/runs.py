@@ -12,6 +12,7 @@ from inferometer.client.api.results import Items, Result, Rows
 from inferometer.evaluators.kinds.batches import job as sweep
 from inferometer.evaluators.kinds.batches.job import SweepCell
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, LatencySummary
+from inferometer.evaluators.kinds.batches.plot import drawing_of
 from inferometer.evaluators.kinds.batches.report import DurationReport, LatencyReport
 from inferometer.evaluators.kinds.ingestion.kind import (
     IngestionMeasurement,
@@ -21,6 +22,8 @@ from inferometer.evaluators.kinds.ingestion.kind import (
 from inferometer.evaluators.kinds.training.measurement import StepTimes, TrainingMeasurement, TrainingSummary
 from inferometer.evaluators.kinds.training.report import TrainingReport, TrainingStepsReport
 from inferometer.evaluators.reports.base import Row, in_ms
+from inferometer.evaluators.scoring.score import COLUMNS, ScoredPredictions, rows_of
+from inferometer.evaluators.tasks.metric import ScoreInterval, TaskResult
 
 if TYPE_CHECKING:
     import numpy as np
@@ -306,3 +309,34 @@ def _latency(found: TimeFigures, full: int) -> Latency:
         interval_ms=_ends_ms(found.p50_interval_ns),
         mean_interval_ms=_ends_ms(found.mean_interval_ns),
     )
+
+
+class Scores(Rows):
+    """The scores of predictions, one row per score; a notebook also shows their picture.
+
+    Attributes:
+        result: The scores and their definitions.
+        failures: The ids of the samples that could not be scored, each with the reason.
+    """
+
+    def __init__(self, found: ScoredPredictions, name: str) -> None:
+        super().__init__(COLUMNS, rows_of(found.result, len(found.failures), found.dataset.name))
+        self.result: TaskResult = found.result
+        self.failures = {each.input_id: each.message for each in found.failures}
+        self._name = name
+
+    @property
+    def samples(self) -> int:
+        """The number of scored samples."""
+        return self.result.samples
+
+    def value(self, name: str) -> float | None:
+        """Returns a score, such as ``AP50``; None if it is undefined or no score has this name."""
+        return self.result.score(name)
+
+    def interval(self, name: str) -> ScoreInterval | None:
+        """Returns the 95 % interval of a score; None if there is none."""
+        return next((each.interval for each in self.result.scores if each.name == name), None)
+
+    def _repr_html_(self) -> str:
+        return results.with_drawing(super()._repr_html_(), drawing_of(self.result, self._name))

@@ -39,25 +39,21 @@ from inferometer.client.commands.evaluation import (
     say_none,
     undisturbed,
 )
-from inferometer.client.web.documents import precision_text, system_document
+from inferometer.client.web.documents import precision_text
 from inferometer.evaluators.drawing.writer import PictureFile
 from inferometer.evaluators.evaluation import Evaluation, Measurement
 from inferometer.evaluators.kinds.kind import SpanSource, timed_by
 from inferometer.evaluators.kinds.registry import kind_of
-from inferometer.evaluators.kinds.reports import (
-    LayersReport,
-    OverviewReport,
-    TraceReport,
-    conditions_rows,
-    heaviest,
-    name_width,
-)
+from inferometer.evaluators.kinds.reports import LayersReport, OverviewReport, TraceReport, heaviest
+from inferometer.evaluators.kinds.summary import conditions_rows, name_width
 from inferometer.evaluators.reports.base import REPORTS, Report, describe, find_report
 from inferometer.evaluators.reports.writer import Format, OutputFile, write
 from inferometer.evaluators.store.evaluation_store import EvaluationStore
 from inferometer.manifests.errors import OutputError, explained, printable
 
 _NS_PER_S = 1_000_000_000
+_SOFTWARE = ("operating_system", "kernel", "python_version", "inferometer_version", "governor", "build")
+_TOLD = ("libraries", "settings", "variables")
 
 
 def as_document(
@@ -77,7 +73,7 @@ def as_document(
     found, trace = evaluation.conditions, evaluation.trace
     return {
         **describe(evaluation),
-        **system_document(evaluation),
+        **_system_document(evaluation),
         "dataset_name": evaluation.dataset.name,
         "sample_ids": evaluation.dataset.sample_ids,
         **figures,
@@ -92,6 +88,25 @@ def as_document(
         },
         "group_id": evaluation.group_id,
         "group": [{"id": each.id, "trace_level": each.trace_level.name} for each in group],
+    }
+
+
+def _system_document(evaluation: Evaluation) -> dict[str, Any]:
+    """Returns the model's files, the device, the machine and its software."""
+    system, machine = evaluation.system, evaluation.system.environment
+    return {
+        "seed": system.seed,
+        "cudnn_benchmark": system.cudnn_benchmark,
+        "checksums": dict(system.checksums),
+        "device": str(system.device),
+        "preprocess_threads": system.preprocess_threads,
+        "agent": system.agent,
+        "cpu_model": machine.cpu_model,
+        "usable_cores": machine.usable_cores if machine.is_known else None,
+        "memory_bytes": machine.memory_bytes if machine.is_known else None,
+        "gpus": [{"name": gpu.name, "memory_bytes": gpu.memory_bytes} for gpu in machine.gpus],
+        **{name: getattr(machine, name) for name in _SOFTWARE},
+        **{name: dict(getattr(machine, name)) for name in _TOLD},
     }
 
 
@@ -187,7 +202,6 @@ def _where(evaluation: Evaluation) -> Lines:
 
 
 def _layers(evaluation: Evaluation, spans: SpanSource) -> Lines:
-    """Yields the lines about the heaviest layers, if layers were traced."""
     rows = list(LayersReport().rows_of(LayersReport().taken([evaluation]), spans))
     shown = heaviest(rows)
     names = [str(row["layer_name"]) for row in shown]
@@ -336,7 +350,6 @@ def _write(
     formats: Sequence[Format],
     pictures: Sequence[str],
 ) -> None:
-    """Writes one report in all formats."""
     count = 0
     for each in dict.fromkeys(formats):  # each reads the spans anew, so that rows need not be kept
         path = folder / f"{report.name}.{_ENDINGS[each]}"

@@ -53,7 +53,7 @@ from inferometer.evaluators.kinds.batches.predictions import (
 )
 from inferometer.evaluators.kinds.batches.request import EvaluationRequest
 from inferometer.evaluators.kinds.registry import kind_of
-from inferometer.evaluators.kinds.reports import (
+from inferometer.evaluators.kinds.summary import (
     conditions_rows,
     failure_line,
     failures_line,

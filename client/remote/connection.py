@@ -10,7 +10,8 @@ import re
 import socket
 import ssl
 from abc import abstractmethod
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,6 +22,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from inferometer.agent.closeable import Closeable
+from inferometer.agent.open_inference.codec import v2_version
 from inferometer.agent.protocol.pem_files import (
     CERTIFICATE_OPTION,
     KEY_OPTION,
@@ -31,6 +33,7 @@ from inferometer.agent.protocol.status import AUTHORIZATION_KEY, bearer, one_lin
 from inferometer.client.remote.address import CANNOT_BE_REACHED, AgentAddress
 from inferometer.evaluators.jobs.options import ANSWER_TIMEOUT_S, OPEN_TIMEOUT_S, SharedMemoryUse
 from inferometer.manifests.errors import AgentError, ConfigurationError, SessionError
+from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 
 Metadata = tuple[tuple[str, str], ...]
 ChannelOptions = tuple[tuple[str, int | str], ...]
@@ -364,3 +367,43 @@ _UNAVAILABLE = {
     ("reset", "closed", "broken pipe"): "the connection was lost; {hints.crashed} was stopped or has crashed",
 }
 """Explanations of gRPC's details about an unavailable server, by substring; the first match applies."""
+_TOTALS = {
+    "success_ns": "success",
+    "queue_ns": "queue",
+    "input_ns": "compute_input",
+    "infer_ns": "compute_infer",
+    "output_ns": "compute_output",
+}
+"""The fields of ``InferStatistics`` with the total times of figures."""
+
+
+def statistics_method(channel: grpc.Channel) -> Callable[..., pb.ModelStatisticsResponse]:
+    """Returns the method that reads the statistics of all models; its request is empty."""
+    encode, decode = pb.ModelStatisticsRequest.SerializeToString, pb.ModelStatisticsResponse.FromString
+    service = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
+    method = channel.unary_unary(f"/{service}/ModelStatistics", encode, decode)
+    return partial(method, pb.ModelStatisticsRequest())
+
+
+def statistics_of(
+    response: pb.ModelStatisticsResponse, where: str, *names: str, version: str | None = None
+) -> Mapping[str, float]:
+    """Returns the statistics of a model as figures of ``evaluators.load.server_statistics``.
+
+    With the ``version`` of a manifest, they are those of the model of one of the ``names``; otherwise the
+    sums over all of the response. ``where`` names the server in errors.
+
+    Raises:
+        AgentError: There are none.
+    """
+    found = Counter[str]()
+    for model in response.model_stats:
+        if version is not None and not (model.name in names and model.version == v2_version(version)):
+            continue
+        stats = model.inference_stats
+        found.update({figure: getattr(stats, name).ns for figure, name in _TOTALS.items()})
+        found.update(inferences=model.inference_count, executions=model.execution_count)
+        found.update(requests=stats.success.count)
+    if not found:
+        raise AgentError(f"{where}: has no statistics of {names[0]}")
+    return found

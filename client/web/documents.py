@@ -157,9 +157,6 @@ def _coordinate(value: float) -> float | int | None:
     return int(rounded) if rounded.is_integer() else rounded
 
 
-_SOFTWARE = ("operating_system", "kernel", "python_version", "inferometer_version", "governor", "build")
-_TOLD = ("libraries", "settings", "variables")
-
 _GIB = 1024**3
 _NS_PER_S = 1_000_000_000
 
@@ -174,7 +171,7 @@ def facts_of(
         timed: The evaluation that provides the latency; see ``timed_by``.
         told: Further facts about the measurement.
     """
-    system, known, dataset = evaluation.system, system_document(evaluation), evaluation.dataset
+    system, machine, dataset = evaluation.system, evaluation.system.environment, evaluation.dataset
     measured = list(_measured(evaluation, timed))
     known_names = {name for name, _ in measured} | {"dataset", "INVALID"}
     yield _section("Measurement", [*measured, *((n, t) for n, t in told if n not in known_names)])
@@ -199,36 +196,36 @@ def facts_of(
             ("checksum of the dataset", dataset.checksum),
         ],
     )
-    machine = system.environment
+    memory = f"{machine.memory_bytes / _GIB:.0f} GiB" if machine.is_known and machine.memory_bytes else None
     yield _section(
         "System",
         [
-            ("device", known["device"]),
+            ("device", system.device),
             ("threads", system.threads),
             ("precision", precision_text(system)),
             ("preprocessing threads", system.preprocess_threads),
             ("agent", system.agent),
             ("host", machine.hostname),
-            ("CPU", known["cpu_model"]),
-            ("usable cores", known["usable_cores"]),
-            ("memory", known["memory_bytes"] and f"{known['memory_bytes'] / _GIB:.0f} GiB"),
+            ("CPU", machine.cpu_model),
+            ("usable cores", machine.usable_cores if machine.is_known else None),
+            ("memory", memory),
             *(("GPU", f"{gpu.name}, {gpu.memory_bytes / _GIB:.0f} GiB") for gpu in machine.gpus),
             ("GPU driver", machine.gpu_driver),
-            ("system", known["operating_system"]),
-            ("kernel", known["kernel"]),
-            ("frequency governor", known["governor"]),
+            ("system", machine.operating_system),
+            ("kernel", machine.kernel),
+            ("frequency governor", machine.governor),
         ],
     )
     yield _section(
         "Software",
         [
             ("framework", f"{system.manifest.framework.name} {system.framework_version}"),
-            ("Python", known["python_version"]),
-            ("inferometer", known["inferometer_version"]),
-            ("build", known["build"]),
-            *known["libraries"].items(),
-            *known["settings"].items(),
-            *known["variables"].items(),
+            ("Python", machine.python_version),
+            ("inferometer", machine.inferometer_version),
+            ("build", machine.build),
+            *machine.libraries.items(),
+            *machine.settings.items(),
+            *machine.variables.items(),
         ],
     )
     if (trace := evaluation.trace) is not None:
@@ -428,7 +425,6 @@ def _moment(when: datetime) -> str:
 
 
 def _remarks(evaluation: Evaluation, timed: Evaluation) -> Iterator[str]:
-    """Yields the caveats about the figures."""
     conditions = evaluation.conditions
     if conditions is not None and conditions.warning:
         yield f"Another run may give other figures: {conditions}."
@@ -536,25 +532,6 @@ def _compared_chart(a: Evaluation, b: Evaluation) -> dict[str, Any] | None:
         return None
     [chart] = drawing.charts
     return chart_document(drawing.title, chart, ()) if isinstance(chart, PointChart) else None
-
-
-def system_document(evaluation: Evaluation) -> dict[str, Any]:
-    """Returns the model's files, the device, the machine and its software."""
-    system, machine = evaluation.system, evaluation.system.environment
-    return {
-        "seed": system.seed,
-        "cudnn_benchmark": system.cudnn_benchmark,
-        "checksums": dict(system.checksums),
-        "device": str(system.device),
-        "preprocess_threads": system.preprocess_threads,
-        "agent": system.agent,
-        "cpu_model": machine.cpu_model,
-        "usable_cores": machine.usable_cores if machine.is_known else None,
-        "memory_bytes": machine.memory_bytes if machine.is_known else None,
-        "gpus": [{"name": gpu.name, "memory_bytes": gpu.memory_bytes} for gpu in machine.gpus],
-        **{name: getattr(machine, name) for name in _SOFTWARE},
-        **{name: dict(getattr(machine, name)) for name in _TOLD},
-    }
 
 
 def precision_text(system: SystemDescription) -> str:

@@ -18,7 +18,7 @@ from inferometer.evaluators.comparing.comparison import (
 )
 from inferometer.evaluators.jobs import options
 from inferometer.evaluators.jobs.options import ACCURACY_THRESHOLD, THRESHOLD
-from inferometer.evaluators.kinds.reports import processes_of
+from inferometer.evaluators.kinds.summary import processes_of
 from inferometer.evaluators.reports.base import Column, Row
 from inferometer.evaluators.tasks.metric import TaskResult
 from inferometer.evaluators.verdict import TOP1, Ratio, Verdict, higher_is_better, listed
@@ -110,7 +110,6 @@ def compare(request: ComparisonRequest) -> Comparison:
 
 
 def _conclusion(ratios: Sequence[Ratio]) -> str:
-    """Returns the conclusion from all figures together, in one line."""
     found = {verdict: [ratio.figure for ratio in ratios if ratio.verdict is verdict] for verdict in Verdict}
     if found[Verdict.WORSE]:
         differing = (ratio for ratio in ratios if ratio.verdict is Verdict.WORSE)
@@ -164,7 +163,6 @@ def _in_both(one: Side, other: Side) -> str | None:
 
 
 def _thresholds(request: ComparisonRequest, figures: Sequence[str]) -> Mapping[str, float]:
-    """Returns the fraction by which each figure may differ."""
     accuracy = {TOP1: request.accuracy_threshold}
     if request.noise is not None:
         request.noise.check_comparable(request.a)

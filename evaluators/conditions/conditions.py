@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,7 @@ LEAST_S = 0.5
 _LEAST_LOOK_S = 0.25
 _COUNTED = ("swapped_in_pages", "swapped_out_pages", "involuntary_switches", "major_faults", "minor_faults")
 _NS_PER_S = 1_000_000_000
+_Number = TypeVar("_Number", int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +176,10 @@ def host_conditions(
         **_of_processors(begin.processors, end.processors, own_s, duration_s),
         others_time_share=_others_time_share(looks) if duration_s >= LEAST_S else None,
         throttled_share=throttled / periods if throttled is not None and periods else None,
-        throttled_s=_grown_s(begin.throttled_s, end.throttled_s),
+        throttled_s=_grown(begin.throttled_s, end.throttled_s),
         heated_processors=sum(heats) if heats else None,
         **counted,
-        waited_s=_grown_s(begin.waited_s, end.waited_s),
+        waited_s=_grown(begin.waited_s, end.waited_s),
         frequency_mhz=Spread.of([each for one in looks for each in one.frequencies_mhz]),
         **_of_gpu(begin, end, looks, duration_s),
         looks=len(looks),
@@ -203,7 +204,6 @@ def _of_processors(
 
 
 def _others_share(begin: ProcessorTimes, end: ProcessorTimes, own_s: float) -> float:
-    """Returns the share of the processors' time that other processes took."""
     others_s = end.busy_s - begin.busy_s - own_s
     return min(max(others_s / max(end.all_s - begin.all_s, 1e-9), 0.0), 1.0)
 
@@ -241,12 +241,8 @@ def _of_gpu(
     }
 
 
-def _grown(begin: int | None, end: int | None) -> int | None:
-    return None if begin is None or end is None else max(end - begin, 0)
-
-
-def _grown_s(begin: float | None, end: float | None) -> float | None:
-    return None if begin is None or end is None else max(end - begin, 0.0)
+def _grown(begin: _Number | None, end: _Number | None) -> _Number | None:
+    return None if begin is None or end is None else max(end - begin, type(end)(0))
 
 
 def _percent(share: float) -> str:

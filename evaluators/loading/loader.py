@@ -1,4 +1,4 @@
-"""The loader of batches, its options, and the loaders of this program's own and of the frameworks' readers.
+"""The loader of batches: the interface, the loader of a dataset, and the one of a framework's reader.
 
 A framework's own iterator runs in a separate process, because a damaged record makes the process of MXNet's
 iterator end: by ``abort``, or by a division by zero.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, count, cycle
 from multiprocessing.connection import Connection
@@ -28,6 +29,7 @@ from inferometer.agent.inference.stages import InputFailure
 from inferometer.agent.preprocessing.preprocessor import RecordOptions, RecordReader, input_bytes
 from inferometer.evaluators.datasets.arrays import synthetic_arrays
 from inferometer.evaluators.datasets.base import Dataset
+from inferometer.evaluators.loading.options import LoaderOptions
 from inferometer.evaluators.loading.workers import (
     CallingThread,
     FilledRows,
@@ -42,54 +44,6 @@ from inferometer.evaluators.loading.workers import (
 from inferometer.evaluators.statistics import random_state
 from inferometer.manifests.errors import ConfigurationError, DatasetError, InferometerError
 from inferometer.manifests.inputs import InputParameters
-
-MOST_SAMPLES = 2**31 - 1
-"""The maximum number of samples in a batch, and the maximum number of batches in a run."""
-MOST_WORKERS = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class LoaderOptions:
-    """The options of a loader.
-
-    Attributes:
-        batch_size: The number of samples in a batch of this rank; the last batch of an epoch may hold fewer.
-        workers: The number of workers that read and preprocess; with 0, the caller's thread does so.
-        processes: Whether the workers are processes; otherwise, they are threads.
-        prefetch: The number of batches that are loaded ahead; 0 loads each batch on demand.
-        shuffle: Whether each epoch has a new random order, given by ``seed`` and the epoch's number.
-        seed: The seed, the same on every rank.
-        rank: The number of this rank.
-        ranks: The number of ranks. All get the same number of batches, each from its own samples.
-
-    Raises:
-        ConfigurationError: A number is out of range, or ``prefetch`` or ``processes`` is set without workers.
-    """
-
-    batch_size: int
-    workers: int = 0
-    processes: bool = False
-    prefetch: int = 0
-    shuffle: bool = False
-    seed: int = 0
-    rank: int = 0
-    ranks: int = 1
-
-    def __post_init__(self) -> None:
-        least_ones = {"batch_size": 1, "workers": 0, "prefetch": 0, "seed": 0, "rank": 0, "ranks": 1}
-        for name, least in least_ones.items():
-            if getattr(self, name) < least:
-                raise ConfigurationError(f"{name} is {getattr(self, name)}; it must be at least {least}")
-        largest = {"batch_size": MOST_SAMPLES, "workers": MOST_WORKERS, "prefetch": MOST_SAMPLES}
-        for name, most in largest.items():
-            if getattr(self, name) > most:
-                raise ConfigurationError(f"{name} is {getattr(self, name)}; at most {most}")
-        if self.prefetch and not self.workers:
-            raise ConfigurationError(f"prefetch is {self.prefetch}, but there are no workers to load ahead")
-        if self.processes and not self.workers:
-            raise ConfigurationError("workers are 0, so none can be a process; give at least one")
-        if self.rank >= self.ranks:
-            raise ConfigurationError(f"rank is {self.rank} of {self.ranks}; allowed: 0 to {self.ranks - 1}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,7 +76,7 @@ class Loader(Closeable):
         """Yields the batches of epoch ``number``, from 0. Close the iterator to end it early.
 
         Raises:
-            DatasetError: The dataset is damaged, or a worker process ended unexpectedly.
+            DatasetError: The dataset is damaged, a class is unknown, or a worker process ended unexpectedly.
         """
 
     @property
@@ -253,11 +207,7 @@ class DatasetLoader(Loader):
         return self._workers.processes
 
     def epoch(self, number: int) -> Generator[LoadedBatch, None, None]:
-        """Yields the batches of an epoch, and ends the previous epoch; see ``Loader``.
-
-        Raises:
-            DatasetError: The dataset is damaged, a class is unknown, or a worker process ended unexpectedly.
-        """
+        """Yields the batches of an epoch, and ends the previous epoch; see ``Loader``."""
         self._end_epoch()
         self._require_open()
         self._running = self._batches_of(number)
@@ -334,7 +284,6 @@ class DatasetLoader(Loader):
         return tasks
 
     def _loaded(self, tasks: Sequence[Task]) -> LoadedBatch:
-        """Waits until a batch is loaded, and returns it."""
         parts = [self._workers.result(task) for task in tasks]
         first, rows = tasks[0].first_row, sum(task.rows for task in tasks)
         inputs = self._rows.inputs[first : first + rows]
@@ -550,22 +499,24 @@ class FrameworkLoader(Loader):
             self._ask(_NEXT)
 
     def _ask(self, message: Any) -> None:
-        try:
+        with _explaining():
             self._child.send(message)
-        except DatasetError as error:
-            raise self._explained(error) from error
 
     def _answer(self) -> Any:
-        try:
+        with _explaining():
             answer = self._child.receive()
-        except DatasetError as error:
-            raise self._explained(error) from error
         if isinstance(answer, InferometerError):
             raise answer
         return answer
 
-    def _explained(self, error: DatasetError) -> DatasetError:
-        return DatasetError(f"{error}: a damaged record ends it; use reader own, which names the record")
+
+@contextmanager
+def _explaining() -> Iterator[None]:
+    try:
+        yield
+    except DatasetError as error:
+        hint = "a damaged record ends it; use reader own, which names the record"
+        raise DatasetError(f"{error}: {hint}") from error
 
 
 def _run(opener: _Opener, rows: SharedRows, connection: Connection) -> None:

@@ -1,10 +1,12 @@
-"""The loading options that a run records."""
+"""The options of a loader, and the loading options that a run records."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
+
+from inferometer.manifests.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +69,52 @@ class DataOptions:
         kind = "process" if self.processes else "thread"
         plural = "" if self.workers == 1 else "es" if self.processes else "s"
         return f"{self.workers} {kind}{plural}, {self.prefetch} batches ahead"
+
+
+MOST_SAMPLES = 2**31 - 1
+"""The maximum number of samples in a batch, and the maximum number of batches in a run."""
+MOST_WORKERS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderOptions:
+    """The options of a loader.
+
+    Attributes:
+        batch_size: The number of samples in a batch of this rank; the last batch of an epoch may hold fewer.
+        workers: The number of workers that read and preprocess; with 0, the caller's thread does so.
+        processes: Whether the workers are processes; otherwise, they are threads.
+        prefetch: The number of batches that are loaded ahead; 0 loads each batch on demand.
+        shuffle: Whether each epoch has a new random order, given by ``seed`` and the epoch's number.
+        seed: The seed, the same on every rank.
+        rank: The number of this rank.
+        ranks: The number of ranks. All get the same number of batches, each from its own samples.
+
+    Raises:
+        ConfigurationError: A number is out of range, or ``prefetch`` or ``processes`` is set without workers.
+    """
+
+    batch_size: int
+    workers: int = 0
+    processes: bool = False
+    prefetch: int = 0
+    shuffle: bool = False
+    seed: int = 0
+    rank: int = 0
+    ranks: int = 1
+
+    def __post_init__(self) -> None:
+        least_ones = {"batch_size": 1, "workers": 0, "prefetch": 0, "seed": 0, "rank": 0, "ranks": 1}
+        for name, least in least_ones.items():
+            if getattr(self, name) < least:
+                raise ConfigurationError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        largest = {"batch_size": MOST_SAMPLES, "workers": MOST_WORKERS, "prefetch": MOST_SAMPLES}
+        for name, most in largest.items():
+            if getattr(self, name) > most:
+                raise ConfigurationError(f"{name} is {getattr(self, name)}; at most {most}")
+        if self.prefetch and not self.workers:
+            raise ConfigurationError(f"prefetch is {self.prefetch}, but there are no workers to load ahead")
+        if self.processes and not self.workers:
+            raise ConfigurationError("workers are 0, so none can be a process; give at least one")
+        if self.rank >= self.ranks:
+            raise ConfigurationError(f"rank is {self.rank} of {self.ranks}; allowed: 0 to {self.ranks - 1}")

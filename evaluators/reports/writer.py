@@ -75,18 +75,14 @@ class OutputFile:
 
     def create(self, content: Content) -> None:
         """Writes a new file."""
-        with self._refusing():
-            self._write(self._path, content, new=True)
-
-    def replace(self, content: Content) -> None:
-        """Writes the file, and replaces an existing one."""
-        with self._refusing():
-            # Path.resolve fails on links in a circle
-            self._write(Path(os.path.realpath(self._path)), content, new=False)
+        self.write(content, overwrite=False)
 
     def write(self, content: Content, *, overwrite: bool) -> None:
-        """Writes the file; see ``replace`` and, without ``overwrite``, ``create``."""
-        (self.replace if overwrite else self.create)(content)
+        """Writes the file; an existing one is replaced only with ``overwrite``."""
+        with self._refusing():
+            # Path.resolve fails on links in a circle
+            target = Path(os.path.realpath(self._path)) if overwrite else self._path
+            self._write(target, content, new=not overwrite)
 
     def in_the_way(self) -> OutputError:
         """Returns the error for an existing file that must not be changed."""
@@ -344,7 +340,6 @@ def _put(stream: TextIO, text: str) -> None:
 def _pieces(
     columns: Sequence[Column], rows: Iterable[Row], output_format: Format | Layout, header: bool
 ) -> Iterator[str]:
-    """Yields the text of rows, piece by piece."""
     if not isinstance(output_format, Format):
         yield from output_format(rows)
         return
@@ -373,7 +368,6 @@ def _appended(
     file: OutputFile,
     header: bool,
 ) -> Iterator[str]:
-    """Yields the text ``present``, to which the rows are added."""
     if not isinstance(output_format, Format):
         raise OutputError(f"{file}: this format does not support appending; name another file")
     if output_format is Format.JSON:

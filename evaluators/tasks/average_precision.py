@@ -20,7 +20,7 @@ from pycocotools.cocoeval import COCOeval
 
 from inferometer.evaluators.datasets.base import Federated, Polygons, RunLengths
 from inferometer.evaluators.datasets.coco import FREQUENCIES, Annotation
-from inferometer.evaluators.statistics import RESAMPLES, ScoreInterval, bootstrap_intervals
+from inferometer.evaluators.score_intervals import RESAMPLES, ScoreInterval, bootstrap_intervals
 from inferometer.evaluators.tasks.metric import Score, score_within
 
 VERSION = metadata.version("pycocotools")

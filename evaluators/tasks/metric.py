@@ -22,8 +22,8 @@ from inferometer.agent.inference.stages import BatchResult
 from inferometer.agent.tasks.predictions import Predictions
 from inferometer.agent.tasks.registry import TaskRegistry
 from inferometer.evaluators.datasets.base import Dataset, Sample
-from inferometer.evaluators.statistics import ScoreInterval as ScoreInterval
-from inferometer.evaluators.statistics import ratio_interval, wilson_interval
+from inferometer.evaluators.score_intervals import ScoreInterval as ScoreInterval
+from inferometer.evaluators.score_intervals import ratio_interval, wilson_interval
 from inferometer.manifests.errors import DatasetError, PredictionError
 from inferometer.manifests.schema import ModelManifest
 
@@ -316,6 +316,8 @@ class ClassIndex:
 
     Args:
         labels: The model's labels, in the order of its scores; may be empty.
+
+    Its methods raise DatasetError if the model has no matching class, or several.
     """
 
     def __init__(self, labels: Sequence[str]) -> None:
@@ -329,22 +331,14 @@ class ClassIndex:
         return len(self._labels)
 
     def find(self, name: str) -> int:
-        """Returns the index of the dataset's class ``name``.
-
-        Raises:
-            DatasetError: The model has no matching class, or several.
-        """
+        """Returns the index of the dataset's class ``name``."""
         index = self._known.get(name)
         if index is None:
             index = self._known[name] = self._look_up(name)
         return index
 
     def find_or_index(self, name: str) -> int:
-        """Returns the index of the class ``name`` or, if the model has no such class, the index it spells.
-
-        Raises:
-            DatasetError: The model has no matching class, or several, and not as many classes.
-        """
+        """Returns the index of the class ``name`` or, if it has none, the index of a class that it spells."""
         try:
             return self.find(name)
         except DatasetError:
@@ -354,11 +348,7 @@ class ClassIndex:
             return index
 
     def of(self, sample: Sample) -> int | None:
-        """Returns the index of the class of a sample; None if it has no label.
-
-        Raises:
-            DatasetError: The model has no matching class, or several.
-        """
+        """Returns the index of the class of a sample; None if it has no label."""
         if sample.label is None:
             return None
         if not sample.label_is_index:
@@ -439,11 +429,7 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-_SHOWN = 3
-
-
 def _as_index(dataset: str, classes: int, label: str) -> int:
-    """Returns the index that a label is itself."""
     index = decimal(label)
     if index is None or index >= classes:
         raise DatasetError(
@@ -453,7 +439,6 @@ def _as_index(dataset: str, classes: int, label: str) -> int:
 
 
 def _by_name(dataset: str, indices: Mapping[str, int], label: str) -> int:
-    """Returns the index that is assigned to a label."""
     try:
         return indices[label]
     except KeyError:
@@ -492,7 +477,7 @@ def class_indices(dataset: Dataset, manifest_labels: Sequence[str], classes: int
     if all((index := decimal(label)) is not None and index < classes for label in labels):
         return partial(_as_index, name, classes)
     if len(labels) > classes:
-        shown = ", ".join(labels[:_SHOWN])
+        shown = ", ".join(labels[:_SHOWN_LABELS])
         raise DatasetError(f"{name}: has {len(labels)} classes ({shown}, …), and the model has {classes}")
     return partial(_by_name, name, {label: index for index, label in enumerate(labels)})
 

@@ -15,7 +15,12 @@ from numpy.typing import NDArray
 
 from inferometer.agent.tasks.predictions import Classifications, Predictions, Values
 from inferometer.evaluators.datasets.base import ClassNames, Objects, Sample, TargetValues
-from inferometer.evaluators.statistics import RESAMPLES, ScoreInterval, bootstrap_intervals, ratio_interval
+from inferometer.evaluators.score_intervals import (
+    RESAMPLES,
+    ScoreInterval,
+    bootstrap_intervals,
+    ratio_interval,
+)
 from inferometer.evaluators.tasks.metric import (
     MOST_DRAWN_COUNTS,
     ClassCounts,

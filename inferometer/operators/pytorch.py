@@ -1,5 +1,5 @@
 """Benchmarks of PyTorch operators under the names of their MXNet counterparts, with equal inputs."""
 
-from inferometer.client.api.operators.runs import contents
+from inferometer.client.api.operators.benchmark import contents
 
 __all__, __getattr__, __dir__ = contents(__name__)

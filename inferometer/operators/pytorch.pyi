@@ -1,7 +1,7 @@
 # Generated; do not edit. To regenerate it, run: make stubs
 """Benchmarks of PyTorch operators under the names of their MXNet counterparts, with equal inputs."""
 
-from inferometer.client.api.operators.runs import PyTorchBenchmark, RunAll
+from inferometer.client.api.operators.benchmark import PyTorchBenchmark, RunAll
 
 __all__ = [
     "GRU",

@@ -11,8 +11,9 @@ from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.protocol.conversion import open_request
 from inferometer.agent.server.native.predict_service import DatasetOrder
 from inferometer.client.remote.address import AgentAddress
+from inferometer.client.remote.native.agent import AnswerWatch
 from inferometer.client.remote.native.calls import translate_errors
-from inferometer.client.remote.native.connection import AnswerWatch, Connection
+from inferometer.client.remote.native.connection import Connection
 from inferometer.manifests.errors import AgentError
 from inferometer.protos.inferometer.v1 import predict_pb2
 

@@ -14,7 +14,8 @@ from inferometer.agent.preprocessing.inputs import EncodedImage
 from inferometer.agent.preprocessing.preprocessor import preprocessor_of
 from inferometer.evaluators.datasets.folder import FolderDataset
 from inferometer.evaluators.datasets.recordio import IMAGE_HEADER, RecordDataset, framed
-from inferometer.evaluators.loading.loader import FrameworkLoader, LoaderOptions, open_framework_reader
+from inferometer.evaluators.loading.loader import FrameworkLoader, open_framework_reader
+from inferometer.evaluators.loading.options import LoaderOptions
 from inferometer.manifests.errors import ConfigurationError, DatasetError
 from inferometer.manifests.inputs import ImageParameters
 

@@ -11,8 +11,7 @@ from fake_framework import SCRIPT, SERVED, SIDE
 
 from inferometer.client.cli.main import run
 from inferometer.evaluators.kinds.batches.measurement import LatencySummary
-from inferometer.evaluators.kinds.reports import interval_over
-from inferometer.evaluators.statistics import batches_for_interval
+from inferometer.evaluators.statistics import batches_for_interval, interval_over
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from inferometer.evaluators.store.opening import open_store
 from tests.known_times import BASE_MS

@@ -11,7 +11,7 @@ import tritonclient.grpc as triton
 from fake_framework import SIDE, mean_scores, wait_for
 from open_inference import TIMEOUT_S, images, tensor_of
 
-from inferometer.agent.server.v2.service import in_order
+from inferometer.agent.server.calls import in_order
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.served_models import ServingOptions
 

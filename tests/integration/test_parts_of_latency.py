@@ -12,8 +12,8 @@ from kserve_http_server import running_http
 from kserve_server import Served, Tensor, running
 from load_runs import latencies
 
+from inferometer.client.remote.connection import statistics_of
 from inferometer.client.remote.kserve.opening import ModelChoice, open_kserve
-from inferometer.client.remote.kserve.server import statistics_of
 from inferometer.client.remote.native.agent import open_remote_agent
 from inferometer.evaluators.kinds.load.parts import latency_parts
 from inferometer.evaluators.load.arrivals import ConstantArrivals, Extent, Schedule

@@ -21,8 +21,8 @@ from inferometer.evaluators.jobs.job import JobCallbacks
 from inferometer.evaluators.kinds.training.measurement import Bound, TrainingMeasurement, TrainingSummary
 from inferometer.evaluators.kinds.training.request import TrainingOptions
 from inferometer.evaluators.kinds.training.training_run import TrainingRun
-from inferometer.evaluators.loading.loader import DatasetLoader, LoaderOptions
-from inferometer.evaluators.loading.options import DataOptions
+from inferometer.evaluators.loading.loader import DatasetLoader
+from inferometer.evaluators.loading.options import DataOptions, LoaderOptions
 from inferometer.manifests.catalog import Catalog
 
 pytestmark = pytest.mark.real_time

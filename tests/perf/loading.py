@@ -25,7 +25,8 @@ from inferometer.evaluators.conversion.lmdb_environment import encoded_datum
 from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.datasets.opening import open_path
 from inferometer.evaluators.datasets.recordio import IMAGE_HEADER, framed
-from inferometer.evaluators.loading.loader import DatasetLoader, LoaderOptions
+from inferometer.evaluators.loading.loader import DatasetLoader
+from inferometer.evaluators.loading.options import LoaderOptions
 from inferometer.manifests.inputs import Decoder, ImageParameters
 from tests.perf.ratios import Row, divided, interleaved
 

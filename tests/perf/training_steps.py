@@ -22,8 +22,8 @@ from inferometer.agent.training.trainer import TrainerOptions, open_trainer
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.kinds.training.request import TrainingOptions
 from inferometer.evaluators.kinds.training.training_run import TrainingRun
-from inferometer.evaluators.loading.loader import LoaderOptions, SyntheticLoader
-from inferometer.evaluators.loading.options import DataOptions
+from inferometer.evaluators.loading.loader import SyntheticLoader
+from inferometer.evaluators.loading.options import DataOptions, LoaderOptions
 from inferometer.manifests.catalog import Catalog
 from tests.perf.fresh_process import PROCESSES, in_fresh_process
 from tests.perf.ratios import Row, divided, interleaved

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
-from typing import Any, TypedDict, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,17 +32,15 @@ from inferometer.agent.open_inference.codec import (
 from inferometer.agent.protocol.status import NotOfferedError, described
 from inferometer.agent.protocol.tensors import array_bytes, pack
 from inferometer.agent.server.admission import MAX_INPUTS, StreamLimit
-from inferometer.agent.server.calls import CallContext, Codec, Method, methods_of
+from inferometer.agent.server.calls import CallContext, Codec, Method, in_order, methods_of
 from inferometer.agent.server.native.call_tracing import ServerTracing
+from inferometer.agent.server.v2.model_messages import config_message, metadata_message, statistics_message
 from inferometer.agent.server.v2.repository import (
     NOT_HERE,
     FoundModel,
     Repository,
-    config_message,
-    metadata_message,
     named,
     read_load_parameters,
-    statistics_message,
 )
 from inferometer.agent.server.v2.shared_memory import Place, SharedMemory
 from inferometer.agent.serving.served_model import ServedModel
@@ -54,11 +51,7 @@ from inferometer.manifests.errors import InputError, PredictionError, suggestion
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 
 _NS_PER_US = 1000
-_Request = TypeVar("_Request")
-_Answer = TypeVar("_Answer")
 
-_AHEAD = 16
-"""How many requests of a stream may be in progress or answered but not yet sent: enough for a batch."""
 _CLASSIFICATION = "classification"
 _TIMEOUT = "timeout"
 _PRIORITY = "priority"
@@ -157,14 +150,14 @@ class Inference:
         names = [output.name for output in outputs]
         return requested_outputs(message, names, found.title, self._shared_memory, call.record.peer)
 
-    def _limits(self, message: pb.ModelInferRequest, call: CallContext) -> tuple[int | None, _Queueing]:
-        """Returns the deadline of a request, and its options for a queue with policies.
+    def _limits(self, message: pb.ModelInferRequest, call: CallContext) -> tuple[int | None, dict[str, int]]:
+        """Returns the deadline of a request, and its arguments for a queue with policies.
 
         The deadline is that of the call or of the parameter ``timeout``, whichever comes first. A policy that
         delays requests uses ``timeout`` for the delay instead, and a policy may ignore it.
         """
         deadline_ns = call.deadline_ns(self._clock)
-        queueing = _Queueing()
+        queueing: dict[str, int] = {}
         timeout_us = min(_whole(message, _TIMEOUT, "of microseconds; 0 sets no limit"), _MAX_TIMEOUT_US)
         if self._has_policies:
             queueing["priority"] = _whole(message, _PRIORITY, "from 1, the highest, on; 0 is the default")
@@ -177,13 +170,6 @@ class Inference:
             return deadline_ns, queueing
         own_ns = self._clock() + timeout_us * _NS_PER_US
         return own_ns if deadline_ns is None else min(own_ns, deadline_ns), queueing
-
-
-class _Queueing(TypedDict, total=False):
-    """The arguments of ``ServedModel.infer_async`` for a queue with policies."""
-
-    priority: int
-    timeout_ns: int
 
 
 def _whole(message: pb.ModelInferRequest, name: str, what: str) -> int:
@@ -205,46 +191,6 @@ def _add_times(
         parameters["queue_ns"].int64_param = inferred.queue.queue_ns
         parameters["batch_ns"].int64_param = inferred.queue.batch_ns
         parameters["batch_size"].int64_param = inferred.queue.batch_size
-
-
-async def in_order(
-    requests: AsyncIterator[_Request], answer: Callable[[_Request], Coroutine[Any, Any, _Answer]]
-) -> AsyncGenerator[_Answer, None]:
-    """Yields the answers to requests in the order of the requests.
-
-    Each request gets a task as soon as it is received. Requests of one stream therefore wait in their model's
-    queue together and can be predicted together. Closing the generator cancels unanswered requests. An error
-    in ``requests`` is raised after the last answer; an error in ``answer`` ends the stream.
-    """
-    begun: asyncio.Queue[asyncio.Task[_Answer] | None] = asyncio.Queue()
-    task: asyncio.Task[_Answer] | None
-    under_way: set[asyncio.Task[_Answer]] = set()
-    places = asyncio.Semaphore(_AHEAD)
-
-    async def receive() -> None:
-        try:
-            async for request in requests:
-                await places.acquire()
-                task = asyncio.create_task(answer(request))
-                under_way.add(task)
-                task.add_done_callback(under_way.discard)
-                begun.put_nowait(task)
-        finally:
-            begun.put_nowait(None)
-
-    receiving = asyncio.create_task(receive())
-    try:
-        while (task := await begun.get()) is not None:
-            yield await task
-            places.release()
-        await receiving
-    finally:
-        tasks = (receiving, *under_way)
-        for each in tasks:
-            each.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        task = None
-        del tasks, receiving, each  # one may have the error whose traceback has this frame
 
 
 def requested_outputs(
@@ -460,7 +406,8 @@ class InferenceService:
         with self._repository.lease(found) as model:
             outputs = self._repository.outputs(model)
         versions = self._repository.versions(request.name)
-        return metadata_message(request.name, versions, found.manifest, tuple(found.inputs.values()), outputs)
+        framework = found.manifest.framework.name
+        return metadata_message(request.name, versions, framework, tuple(found.inputs.values()), outputs)
 
     def model_config(self, request: pb.ModelConfigRequest, _: CallContext) -> pb.ModelConfigResponse:
         """Describes how a model is served; loads the model, like ``model_metadata``."""
@@ -589,7 +536,6 @@ class InferenceService:
 
 
 def _failed(request: InferCall, message: str) -> pb.ModelStreamInferResponse:
-    """Returns the response to a failed request, with the id of the request."""
     return pb.ModelStreamInferResponse(
         error_message=message,
         infer_response=pb.ModelInferResponse(

@@ -22,11 +22,13 @@ from inferometer.agent.inference.stages import Postprocessor, SystemDescription
 from inferometer.agent.open_inference.codec import (
     BATCH_SIDE,
     DATATYPES,
+    EXTENSION,
+    SEGMENTS,
     TensorSignature,
     inputs_of,
     v2_version,
 )
-from inferometer.agent.preprocessing.inputs import Fetch, blank_batch
+from inferometer.agent.preprocessing.inputs import Fetch, Tensors, blank_batch
 from inferometer.client.remote.address import KServeAddress
 from inferometer.client.remote.connection import RemoteOptions
 from inferometer.client.remote.kserve.server import (
@@ -41,10 +43,11 @@ from inferometer.client.remote.kserve.session import (
     KServePredictor,
     KServeSession,
     SharedMemory,
-    share_memory,
+    laid_out,
 )
+from inferometer.evaluators.jobs.options import SharedMemoryUse
 from inferometer.manifests.catalog import Catalog
-from inferometer.manifests.errors import ConfigurationError, UnknownModelError, suggestion
+from inferometer.manifests.errors import AgentError, ConfigurationError, UnknownModelError, suggestion
 from inferometer.manifests.schema import FrameworkRequirement, ModelManifest
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 from inferometer.protos.inference.v2 import model_config_pb2
@@ -421,3 +424,51 @@ def _same_sides(found: Sequence[int], wanted: Sequence[int]) -> bool:
     return len(found) == len(wanted) and all(
         BATCH_SIDE in {one, other} or one == other for one, other in zip(found, wanted, strict=True)
     )
+
+
+def share_memory(
+    connection: KServeServer,
+    server: ServerIdentity,
+    use: SharedMemoryUse,
+    batch: Tensors,
+    say: Callable[[str], None],
+) -> SharedMemory | None:
+    """Shares memory with a server for batches such as ``batch``; None if it should not or cannot be used.
+
+    ``say`` receives, in one line, whether tensors travel through it, if the server offers it.
+
+    Raises:
+        ConfigurationError: Shared memory is required, but cannot be used.
+    """
+    address, required = connection.address, use is SharedMemoryUse.ON
+    if use is SharedMemoryUse.OFF:
+        return None
+    reason = _obstacle(connection, server, batch)
+    if reason is None:
+        memory = SharedMemory(connection, required=required)
+        try:
+            memory.reserve(laid_out(batch)[1])
+        except AgentError as error:
+            reason = str(error)
+            if not required:
+                say(f"{address}: tensors travel in the requests, not through shared memory: {reason}")
+        else:
+            say(f"{address}: tensors travel through shared memory")
+            return memory
+    if required:
+        raise ConfigurationError(f"{address}: --shared_memory=on, but it cannot be used: {reason}")
+    return None
+
+
+def _obstacle(connection: KServeServer, server: ServerIdentity, batch: Tensors) -> str | None:
+    """Returns why memory cannot be shared, if this is known without trying; otherwise None."""
+    if any(array.dtype.hasobject for array in batch.values()):
+        return "the model takes strings, whose sizes differ"
+    agent = connection.address.agent
+    if not agent.is_this_machine:
+        return f"{agent.host} is not a loopback address, such as 127.0.0.1"
+    if EXTENSION not in server.extensions:
+        return "the server does not offer it; an agent does with agent serve --shared_memory"
+    if not SEGMENTS.is_dir():
+        return f"there is no {SEGMENTS} here"
+    return None

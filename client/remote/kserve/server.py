@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import grpc
@@ -31,7 +29,6 @@ from inferometer.agent.open_inference.codec import (
     STRINGS,
     Datatype,
     typed_elements,
-    v2_version,
     whole_number,
 )
 from inferometer.agent.preprocessing.inputs import Tensors
@@ -52,6 +49,7 @@ from inferometer.client.remote.connection import (
     RemoteOptions,
     ServerConnection,
     explain,
+    statistics_of,
     with_tls,
 )
 from inferometer.manifests.errors import (
@@ -220,66 +218,12 @@ def _read_output(output: pb.ModelInferResponse.InferOutputTensor, raw: memoryvie
     return read_array(datatype.dtype, shape, array_bytes(typed_elements(elements, datatype, what)), what)
 
 
-_TOTALS = {"success_ns": "success", "queue_ns": "queue", "input_ns": "compute_input"}
-_TOTALS |= {"infer_ns": "compute_infer", "output_ns": "compute_output"}
-"""The fields of ``InferStatistics`` with the total times of figures."""
-
-
-def statistics_method(channel: grpc.Channel) -> Callable[..., pb.ModelStatisticsResponse]:
-    """Returns the method that reads the statistics of all models; its request is empty."""
-    encode, decode = pb.ModelStatisticsRequest.SerializeToString, pb.ModelStatisticsResponse.FromString
-    service = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
-    method = channel.unary_unary(f"/{service}/ModelStatistics", encode, decode)
-    return partial(method, pb.ModelStatisticsRequest())
-
-
-def statistics_of(
-    response: pb.ModelStatisticsResponse, where: str, *names: str, version: str | None = None
-) -> Mapping[str, float]:
-    """Returns the statistics of a model as figures of ``evaluators.load.server_statistics``.
-
-    With the ``version`` of a manifest, they are those of the model of one of the ``names``; otherwise the
-    sums over all of the response. ``where`` names the server in errors.
-
-    Raises:
-        AgentError: There are none.
-    """
-    found = Counter[str]()
-    for model in response.model_stats:
-        if version is not None and not (model.name in names and model.version == v2_version(version)):
-            continue
-        stats = model.inference_stats
-        found.update({figure: getattr(stats, name).ns for figure, name in _TOTALS.items()})
-        found.update(inferences=model.inference_count, executions=model.execution_count)
-        found.update(requests=stats.success.count)
-    if not found:
-        raise AgentError(f"{where}: has no statistics of {names[0]}")
-    return found
-
-
 def datatype_of_output(name: str, what: str) -> Datatype:
     """Returns the datatype of an output; raises InputError if NumPy has no such type."""
     datatype = STRINGS if name == BYTES else DATATYPES.get(name)
     if datatype is None:
         raise InputError(f"{what}: datatype {name[:40]} is neither numeric nor {BYTES}")
     return datatype
-
-
-def outputs_in_order(found: Tensors, wanted: Sequence[str]) -> Tensors:
-    """Returns the requested outputs in the order of the request; all of them if none is requested.
-
-    Raises:
-        PredictionError: A requested output is missing.
-    """
-    if not wanted:
-        return found
-    for name in wanted:
-        if name not in found:
-            have = ", ".join(f'"{other}"' for other in found) or "none"
-            raise PredictionError(
-                f'the server did not return the requested output "{name}"; it returned: {have}'
-            )
-    return {name: found[name] for name in wanted}
 
 
 @dataclass(frozen=True, slots=True)
@@ -487,11 +431,7 @@ class KServeServer(ABC):
             raise infer_error(error, self.address) from error
 
     def end_infer(self, call: grpc.Future[bytes]) -> bytes:
-        """Returns the encoded, successful response to a call, and waits for it if necessary.
-
-        Raises:
-            PredictionError, AgentError: See ``infer``.
-        """
+        """Returns the response to a call as ``infer`` does, and waits for it if necessary."""
         try:
             return self._answer(call)
         except grpc.RpcError as error:

@@ -32,27 +32,17 @@ from inferometer.agent.inference.pipeline import Pipeline
 from inferometer.agent.inference.predictor import Predictor
 from inferometer.agent.inference.session import MAX_PREPROCESS_THREADS, Session
 from inferometer.agent.inference.stages import BatchResult, Infer, Postprocessor, SystemDescription
-from inferometer.agent.open_inference.codec import EXTENSION, SEGMENTS
+from inferometer.agent.open_inference.codec import SEGMENTS
 from inferometer.agent.preprocessing.inputs import Input, Payload, Tensors, batch_size
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.protocol.status import TRACEPARENT_KEY
 from inferometer.agent.tracing.recorder import SpanKind, TraceLevel, TraceScope, ended
 from inferometer.client.remote.call_target import BeginCall, CallFlight, CallTarget, Outcome
-from inferometer.client.remote.kserve.server import (
-    Fit,
-    InferForm,
-    InferReply,
-    KServeServer,
-    ServerIdentity,
-    TensorPlace,
-    outputs_in_order,
-)
-from inferometer.evaluators.jobs.options import SharedMemoryUse
+from inferometer.client.remote.kserve.server import Fit, InferForm, InferReply, KServeServer, TensorPlace
 from inferometer.evaluators.load.server_statistics import ReadStatistics
 from inferometer.evaluators.load.target import LoadInputs, PreparedInputs
 from inferometer.manifests.errors import (
     AgentError,
-    ConfigurationError,
     InferometerError,
     InputError,
     PredictionError,
@@ -134,7 +124,7 @@ class SharedBytes:
 class SharedMemory:
     """The memory that a server and this process share, and the batch that it holds. Thread-safe.
 
-    If ``required``, a lack of room is an error; otherwise, a batch without room is sent in the request.
+    If ``required``, a lack of room raises AgentError; otherwise, a batch without room is sent in the request.
     """
 
     def __init__(self, connection: KServeServer, *, required: bool) -> None:
@@ -156,19 +146,12 @@ class SharedMemory:
         return self._batch
 
     def take(self, byte_size: int) -> SharedBytes | None:
-        """Allocates a separate segment; returns None if there is no room.
-
-        Raises:
-            AgentError: There is no room, and it is required.
-        """
+        """Allocates a separate segment; returns None if there is no room."""
         return self._if_required(lambda: SharedBytes(self._connection, byte_size))
 
     @contextmanager
     def lent(self, batch: Tensors) -> Iterator[tuple[Mapping[str, TensorPlace], str] | None]:
-        """Yields the places of a batch and their region; None if there is no room or another batch is in use.
-
-        Raises AgentError under the conditions of ``take``.
-        """
+        """Yields the places of a batch and their region; None without room, or if another batch is in use."""
         if not self._lock.acquire(blocking=False):
             yield None
             return
@@ -196,54 +179,6 @@ class SharedMemory:
                 raise
             _log.warning("tensors travel in the requests, not through shared memory: %s", error)
             return None
-
-
-def share_memory(
-    connection: KServeServer,
-    server: ServerIdentity,
-    use: SharedMemoryUse,
-    batch: Tensors,
-    say: Callable[[str], None],
-) -> SharedMemory | None:
-    """Shares memory with a server for batches such as ``batch``; None if it should not or cannot be used.
-
-    ``say`` receives, in one line, whether tensors travel through it, if the server offers it.
-
-    Raises:
-        ConfigurationError: Shared memory is required, but cannot be used.
-    """
-    address, required = connection.address, use is SharedMemoryUse.ON
-    if use is SharedMemoryUse.OFF:
-        return None
-    reason = _obstacle(connection, server, batch)
-    if reason is None:
-        memory = SharedMemory(connection, required=required)
-        try:
-            memory.reserve(laid_out(batch)[1])
-        except AgentError as error:
-            reason = str(error)
-            if not required:
-                say(f"{address}: tensors travel in the requests, not through shared memory: {reason}")
-        else:
-            say(f"{address}: tensors travel through shared memory")
-            return memory
-    if required:
-        raise ConfigurationError(f"{address}: --shared_memory=on, but it cannot be used: {reason}")
-    return None
-
-
-def _obstacle(connection: KServeServer, server: ServerIdentity, batch: Tensors) -> str | None:
-    """Returns why memory cannot be shared, if this is known without trying; otherwise None."""
-    if any(array.dtype.hasobject for array in batch.values()):
-        return "the model takes strings, whose sizes differ"
-    agent = connection.address.agent
-    if not agent.is_this_machine:
-        return f"{agent.host} is not a loopback address, such as 127.0.0.1"
-    if EXTENSION not in server.extensions:
-        return "the server does not offer it; an agent does with agent serve --shared_memory"
-    if not SEGMENTS.is_dir():
-        return f"there is no {SEGMENTS} here"
-    return None
 
 
 REMOTE = Device(DeviceKind.REMOTE)
@@ -573,3 +508,20 @@ class KServeTarget(CallTarget):
             raise
         call.add_done_callback(lambda _: self._slots.append(slot))
         return call
+
+
+def outputs_in_order(found: Tensors, wanted: Sequence[str]) -> Tensors:
+    """Returns the requested outputs in the order of the request; all of them if none is requested.
+
+    Raises:
+        PredictionError: A requested output is missing.
+    """
+    if not wanted:
+        return found
+    for name in wanted:
+        if name not in found:
+            have = ", ".join(f'"{other}"' for other in found) or "none"
+            raise PredictionError(
+                f'the server did not return the requested output "{name}"; it returned: {have}'
+            )
+    return {name: found[name] for name in wanted}

@@ -151,7 +151,6 @@ def retried(
 
 
 def _connection_lost(error: grpc.RpcError) -> bool:
-    """Returns whether an established connection was lost."""
     if error.code() is not grpc.StatusCode.UNAVAILABLE or _named_class(error):  # the agent has answered
         return False
     details = (error.details() or "").casefold()

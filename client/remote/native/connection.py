@@ -1,20 +1,15 @@
-"""A connection to an agent: its calls and its streams, also those that need no open model.
+"""A connection to an agent: its calls, also those that need no open model.
 
 Without an open model, an agent tells its health, description, status, frameworks and models.
 """
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from types import TracebackType
 from typing import Any, TypeVar
 
 import grpc
@@ -25,7 +20,7 @@ from inferometer.agent.hardware.conditions import ConditionCounters
 from inferometer.agent.inference.stages import BatchResult
 from inferometer.agent.protocol.agent_info import AgentInfo, RunnableModel
 from inferometer.agent.protocol.conversion import TracePart, read_conditions
-from inferometer.agent.protocol.messages import decode_answer, encode_inputs_request
+from inferometer.agent.protocol.messages import decode_answer
 from inferometer.agent.protocol.status import bearer
 from inferometer.client.remote.address import AgentAddress
 from inferometer.client.remote.connection import (
@@ -34,12 +29,12 @@ from inferometer.client.remote.connection import (
     Metadata,
     ServerConnection,
     open_channel,
+    statistics_method,
+    statistics_of,
     with_tls,
 )
-from inferometer.client.remote.kserve.server import statistics_method, statistics_of
 from inferometer.client.remote.native.calls import (
     ClockOffset,
-    LocalBatch,
     RemoteTrace,
     busy_with,
     retried,
@@ -49,73 +44,6 @@ from inferometer.manifests.errors import AgentError
 from inferometer.protos.inferometer.v1 import predict_pb2, registry_pb2
 from inferometer.protos.inferometer.v1.predict_pb2_grpc import PredictServiceStub
 from inferometer.protos.inferometer.v1.registry_pb2_grpc import RegistryServiceStub
-
-
-class AnswerWatch:
-    """A context manager that cancels a call if its next response exceeds the timeout.
-
-    Entering and leaving it sets a number and wakes no thread, because the wait may be within a timed region:
-    a thread checks that number when an answer could be overdue, about once per ``timeout_s``.
-
-    Args:
-        timeout_s: The timeout of one answer, in seconds; None sets no limit.
-        cancel: Ends the call; it is called once, in the watching thread.
-    """
-
-    def __init__(self, timeout_s: float | None, cancel: Callable[[], object]) -> None:
-        self.timeout_s = timeout_s
-        self.expired = False
-        """Whether the call was cancelled because an answer was overdue."""
-        self._cancel = cancel
-        self._due_s: float | None = None
-        self._owed = 1
-        self._closed = False
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
-
-    def owing(self, answers: int) -> AnswerWatch:
-        """Returns itself, to be entered while waiting for the first of several answers."""
-        self._owed = answers
-        return self
-
-    @property
-    def limit_s(self) -> float:
-        """The timeout of the awaited answer, in seconds."""
-        return (self.timeout_s or 0.0) * self._owed
-
-    def __enter__(self) -> None:
-        if self.timeout_s is None:
-            return
-        self._due_s = time.monotonic() + self.limit_s
-        if self._thread is None and not self._closed:
-            self._thread = threading.Thread(target=self._look, name="answer-watch", daemon=True)
-            self._thread.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._due_s = None
-
-    def close(self) -> None:
-        """Ends the watch; calling it again does nothing."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-
-    def _look(self) -> None:
-        timeout_s = self.timeout_s or 0.0
-        with self._changed:
-            while not self._closed:
-                due_s = self._due_s
-                left_s = timeout_s if due_s is None else due_s - time.monotonic()
-                if left_s <= 0:
-                    self.expired = True
-                    break
-                # No longer than the shortest limit: the next one may be shorter than this.
-                self._changed.wait(min(left_s, timeout_s))
-        if self.expired:
-            self._cancel()
-
 
 _SERVICE = f"/{predict_pb2.DESCRIPTOR.services_by_name['PredictService'].full_name}"
 _PREDICT_TRIES = 2
@@ -133,7 +61,10 @@ _OPTIONS = (
 
 
 class Connection(ServerConnection):
-    """A connection to an agent; see ``ServerConnection``."""
+    """A connection to an agent; see ``ServerConnection``.
+
+    Its calls raise the errors of ``translate_errors``, and SessionError if the connection is closed.
+    """
 
     def __init__(
         self, address: AgentAddress, secret: str | None = None, tls: ClientTls | None = None
@@ -174,9 +105,6 @@ class Connection(ServerConnection):
         """Sends one encoded ``PredictRequest`` and waits for the result.
 
         It is retried once if the connection was lost, as predicting changes nothing.
-
-        Raises:
-            InferometerError: See ``translate_errors``.
         """
         with translate_errors(self.address, opened=True):
             answer = retried(
@@ -190,28 +118,17 @@ class Connection(ServerConnection):
         """Sends one encoded ``PredictRequest`` without waiting; ``end_predict`` returns the answer.
 
         It uses the connection that ``hold`` opened last.
-
-        Raises:
-            SessionError: The connection is closed.
         """
         given = (*self.metadata, *metadata) if metadata else self.metadata
         return self.begin(self._loaded.future, request, metadata=given)
 
     def end_predict(self, call: grpc.Future[bytes]) -> bytes:
-        """Returns the encoded answer to a call, for ``read``, and waits for it if necessary.
-
-        Raises:
-            InferometerError: See ``translate_errors``.
-        """
+        """Returns the encoded answer to a call, for ``read``, and waits for it if necessary."""
         with translate_errors(self.address, opened=True):
             return self.reply(call)
 
     def stream(self, requests: Iterator[bytes], trace: RemoteTrace | None) -> grpc._CallIterator[bytes]:
-        """Begins a stream of encoded ``PredictStreamRequest`` messages, with the metadata of a trace.
-
-        Raises:
-            SessionError: The connection is closed.
-        """
+        """Begins a stream of encoded ``PredictStreamRequest`` messages, with the metadata of a trace."""
         metadata = (*self.metadata, *trace.metadata) if trace else self.metadata
         return self.begin(lambda: self._predict_stream(requests, metadata=metadata))
 
@@ -248,21 +165,13 @@ class Connection(ServerConnection):
         return None
 
     def statistics(self, names: Sequence[str], version: str, timeout_s: float) -> Mapping[str, float]:
-        """Returns the statistics of a model, by any of its names, since it was loaded; see ``statistics_of``.
-
-        Raises:
-            InferometerError: See ``translate_errors``.
-        """
+        """Returns the statistics of a model by any of its names; see ``statistics_of``."""
         with translate_errors(self.address, opened=True):
             answer = self._statistics(timeout=timeout_s, metadata=self.metadata)
         return statistics_of(answer, f"agent {self.address}", *names, version=version)
 
     def status(self, session_id: str, name: str, timeout_s: float) -> Mapping[str, float]:
-        """Returns the agent's memory, its CPU time, and the length of a model's queue, as statistics.
-
-        Raises:
-            InferometerError: See ``translate_errors``.
-        """
+        """Returns the agent's memory, its CPU time, and the length of a model's queue, as statistics."""
         with translate_errors(self.address, opened=True):
             found = self.registry.Status(
                 registry_pb2.StatusRequest(), timeout=timeout_s, metadata=self.metadata
@@ -322,142 +231,6 @@ class Connection(ServerConnection):
                 timeout=_CLOSE_TIMEOUT_S,
                 metadata=self.metadata,
             )
-
-
-_MOST_OWED = 4
-"""The maximum factor by which the timeout grows: an agent sends the answers of a round together."""
-
-
-class Flight:
-    """A stream that sends rounds of batches and returns their results in the same order.
-
-    gRPC fetches the requests in its own thread, which waits until their inputs are read. One thread uses a
-    flight; any thread may call ``cancel``.
-
-    Made by ``RemoteAgent.begin_flight``. The timeout is that of the answer to one batch; None sets no limit.
-    """
-
-    def __init__(
-        self,
-        connection: Connection,
-        session_id: str,
-        trace: RemoteTrace | None,
-        answer_timeout_s: float | None,
-    ) -> None:
-        self._answered: list[int] = []
-        self._finished = False
-        self._connection = connection
-        self._session_id = session_id
-        self._trace = trace
-        self._waiting: deque[tuple[int, LocalBatch]] = deque()
-        self._outbox: queue.SimpleQueue[Sequence[LocalBatch] | None] = queue.SimpleQueue()
-        self._failure: Exception | None = None
-        self._call = connection.stream(self._requests(), trace)
-        self._watch = AnswerWatch(answer_timeout_s, self._call.cancel)
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def add(self, batches: Sequence[LocalBatch], numbers: Sequence[int]) -> None:
-        """Sends the batches of one round; a trace identifies them by their numbers."""
-        self._waiting.extend(zip(numbers, batches, strict=True))
-        self._outbox.put(batches)
-
-    def end(self) -> None:
-        """Ends the stream of requests."""
-        self._outbox.put(None)
-
-    def next(self) -> BatchResult:
-        """Waits for the result of the oldest batch.
-
-        Raises:
-            AgentError: The connection to the agent was lost, or the agent did not answer in time.
-        """
-        number, batch = self._waiting.popleft()
-        if self._trace is not None:
-            batch.record(self._trace.scope, number)
-        if not batch.readable():
-            return batch.merge(None)
-        try:
-            answer = self._next_result(min(len(self._waiting) + 1, _MOST_OWED))
-        except AgentError as error:
-            if self._failure is None:
-                raise
-            raise self._failure from error
-        if answer is None:
-            address = self._connection.address
-            raise self._failure or AgentError(f"agent {address}: ended the stream before the last answer")
-        self._answered.append(number)
-        return batch.merge(answer)
-
-    def finish(self) -> None:
-        """Waits for the end of the stream, after the last result.
-
-        Raises:
-            AgentError: The connection to the agent was lost, or it sent more answers than requested.
-        """
-        if self._next_result() is not None:
-            raise AgentError(f"agent {self._connection.address}: answered more than was requested")
-        self._finished = True
-
-    def cancel(self) -> None:
-        """Cancels the reading of inputs, and the stream if it has not ended."""
-        for _, batch in tuple(self._waiting):
-            batch.cancel()
-        self._watch.close()
-        self._call.cancel()
-        self._outbox.put(None)
-
-    def close(self) -> None:
-        """Cancels the batches in flight, and adds the agent's spans to the trace."""
-        begun = bool(self._answered or self._waiting)
-        trace, self._trace = self._trace, None
-        if trace is not None:
-            code = grpc.StatusCode.OK
-            if not self._finished:  # a stream that has not ended is about to be cancelled
-                code = grpc.StatusCode.CANCELLED if self._call.is_active() else self._call.code()
-            trace.call_ended(code)
-        self.cancel()
-        if trace is not None and begun:
-            self._connection.measure_clock(trace, anew=self._finished)
-            trace.end(self._answered, complete=self._finished)
-
-    def _requests(self) -> Generator[bytes, None, None]:
-        while (batches := self._outbox.get()) is not None:
-            try:
-                # A batch without a readable input is not sent, and so cannot be the last of its round.
-                round_ = [readable for batch in batches if (readable := batch.readable())]
-                for number, readable in enumerate(round_, start=1):
-                    yield encode_inputs_request(self._session_id, readable, more=number < len(round_))
-            except CancelledError:
-                return
-            except Exception as error:  # noqa: BLE001 - raised again where the result is taken
-                self._failure = error
-                return
-
-    def _next_result(self, owed: int = 1) -> BatchResult | None:
-        """Returns the next result, or None at the end; spans before it are added to the trace."""
-        while (answer := self._next_answer(owed)) is not None:
-            read = self._connection.read_any(answer)
-            if isinstance(read, BatchResult):
-                return read
-            if self._trace is not None:
-                self._trace.parts.append(read)
-        return None
-
-    def _next_answer(self, owed: int) -> bytes | None:
-        """Returns the next answer; ``owed`` results may be prepared before the agent sends it."""
-        with translate_errors(self._connection.address, opened=True):
-            try:
-                with self._watch.owing(owed):
-                    return next(self._call, None)
-            except grpc.RpcError as error:
-                if not self._watch.expired:
-                    raise
-                raise AgentError(
-                    f"agent {self._connection.address}: did not answer within {self._watch.limit_s:g} s; "
-                    "it hangs, or a batch takes longer: see --agent_timeout"
-                ) from error
 
 
 PROBE_TIMEOUT_S = 3.0

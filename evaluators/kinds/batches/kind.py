@@ -173,7 +173,7 @@ class BatchesKind(BatchDocuments, Kind[BatchMeasurement]):
         self, one: Evaluation[BatchMeasurement], other: Evaluation[BatchMeasurement], most_points: int
     ) -> Drawing | None:
         chart = compared_times(one, other, most_points)
-        return None if chart is None else Drawing("Predict time of each full batch", (chart,))
+        return Drawing("Predict time of each full batch", (chart,), groups=("A", "B")) if chart else None
 
     def again(self, evaluation: Evaluation[BatchMeasurement]) -> Again:
         urls = evaluation.dataset.category == URLS

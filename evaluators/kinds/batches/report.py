@@ -11,7 +11,7 @@ from inferometer.agent.hardware.environment import DeviceKind, Weights
 from inferometer.agent.inference.stages import LOCAL_AGENT
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, LatencySummary, reached
-from inferometer.evaluators.kinds.reports import figures_text, interval_rows
+from inferometer.evaluators.kinds.summary import figures_text, interval_rows
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,
     EVALUATION_COLUMNS,

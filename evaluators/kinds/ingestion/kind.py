@@ -36,7 +36,7 @@ from inferometer.evaluators.kinds.kind import (
     own_values,
     top_figures,
 )
-from inferometer.evaluators.kinds.reports import figures_text, interval_rows
+from inferometer.evaluators.kinds.summary import figures_text, interval_rows
 from inferometer.evaluators.loading.options import DataOptions
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,

@@ -1,14 +1,13 @@
 """The job behind ``op run``: single operators in several frameworks, each group in fresh processes.
 
 Each group of a framework's rows has its own process, and a new one starts whenever one is lost. The groups of
-cells run in the order planned here. The journal of a benchmark in progress holds its rows, so the same
-request can resume after an interruption.
+cells run in the order planned here. The journal keeps the rows, so the same request can resume after an
+interruption.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import time
 import uuid
@@ -18,12 +17,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import cast
 
 import numpy as np
 
 from inferometer.agent import __version__
-from inferometer.agent.files import LineJournal
 from inferometer.agent.hardware.conditions import GpuReader, read_counters
 from inferometer.agent.hardware.environment import Environment, Precision, default_threads, read_environment
 from inferometer.agent.inference.registry import FrameworkEntry, Registry
@@ -40,7 +38,7 @@ from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
 from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources, Progress
 from inferometer.evaluators.jobs.linked_process import LinkedTask, in_processes
-from inferometer.evaluators.kinds.operators.kind import row_document, row_from_document
+from inferometer.evaluators.kinds.operators.kind import Journal
 from inferometer.evaluators.kinds.operators.measurement import (
     MachinePeak,
     OperatorMeasurement,
@@ -276,63 +274,6 @@ def _by_category(plan: Sequence[Cell]) -> Mapping[str, list[tuple[int, Cell]]]:
     return found
 
 
-Place: TypeAlias = tuple[str, int, int]
-"""A framework, the number of a cell in its plan, and the number of a process."""
-
-
-class Journal:
-    """A file of JSON lines, one for each row, that is removed when all rows are complete.
-
-    Args:
-        path: The file; None to keep nothing.
-        resume: Whether to continue from its rows instead of starting afresh.
-
-    Raises:
-        OutputError: The file cannot be written.
-    """
-
-    def __init__(self, path: Path | None, *, resume: bool) -> None:
-        self._path = path
-        self.rows: Mapping[Place, OperatorRow] = _read(path) if path is not None and resume else {}
-        self._lines = None if path is None else LineJournal(path, synced=False, anew=not self.rows)
-
-    def add(self, place: Place, row: OperatorRow) -> None:
-        """Stores a row.
-
-        Raises:
-            OutputError: The file cannot be written.
-        """
-        if self._lines is not None:
-            self._lines.add({"place": list(place), "row": row_document(row)})
-
-    def remove(self) -> None:
-        """Removes the file, because all rows are complete."""
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
-
-
-def journal_path(folder: Path, plan: object) -> Path:
-    """Returns the file of a plan, identified by its ``repr``; a run resumes only with an equal plan."""
-    return folder / f"operators-{hashlib.sha256(repr(plan).encode()).hexdigest()[:16]}.jsonl"
-
-
-def _read(path: Path) -> Mapping[Place, OperatorRow]:
-    """Returns the rows of the complete lines."""
-    found: dict[Place, OperatorRow] = {}
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError:
-        return found
-    for line in lines:
-        try:
-            content = json.loads(line)
-            framework, cell, process = content["place"]
-            found[str(framework), int(cell), int(process)] = row_from_document(content["row"])
-        except (ValueError, KeyError, TypeError, RecursionError):
-            continue
-    return found
-
-
 JOURNAL = "operators"
 """The folder in the data directory for the rows of a run in progress, and for the machine's peaks."""
 BAD_ROWS = (RowStatus.FAILED, RowStatus.WRONG)
@@ -360,11 +301,6 @@ def _benchmarked(
 ) -> Generator[Evaluation[OperatorMeasurement], None, None]:
     journal = resources.data_directory / JOURNAL
     return benchmark_operators(request, resources.registry, callbacks, resume=resume, journal=journal)
-
-
-def row_name(row: OperatorRow, framework: str) -> str:
-    """Returns a short name of a row."""
-    return f"{row.operator} ({shapes_text(row.shapes)}), {row.mode.value}, in {framework} {row.form}".rstrip()
 
 
 def benchmark_operators(
@@ -539,7 +475,9 @@ class _Run:
         now = "" if row is None else f"{row.operator} in {framework}"
         self.callbacks.on_progress(Progress(self._done(), self._total(), "rows", now))
         if row is not None and row.status in BAD_ROWS:
-            self.callbacks.on_warning(f"{row.status.value}: {row_name(row, framework)}: {row.reason}")
+            where = f"{row.mode.value}, in {framework} {row.form}".rstrip()
+            what = f"{row.operator} ({shapes_text(row.shapes)}), {where}"
+            self.callbacks.on_warning(f"{row.status.value}: {what}: {row.reason}")
 
     def _done(self) -> int:
         return sum(map(len, self.rows.values()))
@@ -548,13 +486,14 @@ class _Run:
         return sum(map(len, self.plans.values())) * self.request.options.processes
 
     def _journal_path(self, folder: Path | None) -> Path | None:
+        """Returns the file of the plan, identified by its ``repr``; a run resumes only with an equal plan."""
         if folder is None:
             return None
         versions = [(each.entry.name, each.entry.installed_version) for each in self.openings.values()]
         threads = [each.options for each in self.openings.values()]
         machine = self.environment.hostname, self.environment.cpu_model
         plan = __version__, machine, versions, threads, self.request.options, dict(self.plans)
-        return journal_path(folder, plan)
+        return folder / f"operators-{hashlib.sha256(repr(plan).encode()).hexdigest()[:16]}.jsonl"
 
     def _evaluation(
         self, name: str, status: Status, group_id: str, conditions: Conditions

@@ -1,15 +1,18 @@
 """The measurement kind for single operators, with its documents, its plot, and the command that repeats it.
 
-There is one document for each row, with its raw times. The plot shows the roofline of the machine and the
-frameworks side by side.
+There is one document for each row, with its raw times. The journal of a benchmark in progress holds its rows
+in the same form. The plot shows the roofline of the machine and the frameworks side by side.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from inferometer.agent.files import LineJournal
 from inferometer.agent.hardware.environment import DeviceKind
 from inferometer.agent.operators.operator import ParameterValue, Preset, Shape, operators, parameter_text
 from inferometer.evaluators.documents import (
@@ -414,3 +417,50 @@ class OperatorsKind(Kind[OperatorMeasurement]):
 
     def run_times(self, evaluation: Evaluation[OperatorMeasurement]) -> RunTimes:
         raise ValueError("times of its own, as each of its rows has them")
+
+
+Place: TypeAlias = tuple[str, int, int]
+"""A framework, the number of a cell in its plan, and the number of a process."""
+
+
+class Journal:
+    """A file of JSON lines, one for each row, that is removed when all rows are complete.
+
+    Args:
+        path: The file; None to keep nothing.
+        resume: Whether to continue from its rows instead of starting afresh.
+
+    It raises OutputError if the file cannot be written.
+    """
+
+    def __init__(self, path: Path | None, *, resume: bool) -> None:
+        self._path = path
+        self.rows: Mapping[Place, OperatorRow] = _read(path) if path is not None and resume else {}
+        self._lines = None if path is None else LineJournal(path, synced=False, anew=not self.rows)
+
+    def add(self, place: Place, row: OperatorRow) -> None:
+        """Stores a row."""
+        if self._lines is not None:
+            self._lines.add({"place": list(place), "row": row_document(row)})
+
+    def remove(self) -> None:
+        """Removes the file, because all rows are complete."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> Mapping[Place, OperatorRow]:
+    """Returns the rows of the complete lines."""
+    found: dict[Place, OperatorRow] = {}
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        return found
+    for line in lines:
+        try:
+            content = json.loads(line)
+            framework, cell, process = content["place"]
+            found[str(framework), int(cell), int(process)] = row_from_document(content["row"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            continue
+    return found

@@ -24,7 +24,6 @@ from inferometer.evaluators.kinds.operators.measurement import (
 )
 from inferometer.evaluators.kinds.operators.opperf import OPPERF_FORMATS
 from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
-from inferometer.evaluators.kinds.reports import interval_over
 from inferometer.evaluators.reports.base import (
     EVALUATION_COLUMNS,
     NS_PER_US,
@@ -41,6 +40,7 @@ from inferometer.evaluators.statistics import (
     Interval,
     batches_for_interval,
     carried_percentile,
+    interval_over,
     percentile,
     serial_percentile_interval,
 )

@@ -14,7 +14,6 @@ whose entries name an operator and some of its sizes.
 
 from __future__ import annotations
 
-import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import closing
@@ -45,7 +44,7 @@ from inferometer.agent.operators.operator import (
 )
 from inferometer.evaluators.kinds.operators.options import PROFILERS, Mode, OperatorOptions
 from inferometer.manifests.errors import ConfigurationError, FrameworkUnavailableError, suggestion
-from inferometer.manifests.loader import parse_yaml
+from inferometer.manifests.loader import read_yaml
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +220,9 @@ def _draw(spec: TensorSpec, dtype: np.dtype[Any], random: np.random.Generator) -
     if dtype.kind in "iu" and spec.values is Values.NORMAL and prod(spec.shape) > 1 << 24:
         return random.integers(-10, 11, spec.shape, dtype)  # floats would have 4 to 8 times the size
     if spec.values is Values.BOXES:
-        return _boxes(spec, random).astype(dtype)
+        corners = np.sort(random.random((spec.shape[0], 2, 2), np.float32), axis=1) * np.float32(spec.scale)
+        images = random.integers(0, spec.limit, (spec.shape[0], 1))
+        return np.concatenate([images, corners.reshape(-1, 4)], axis=1).astype(dtype)
     values = _floats(spec, random)
     if spec.scale != 1.0:
         values *= spec.scale
@@ -260,14 +261,7 @@ def _floats(spec: TensorSpec, random: np.random.Generator) -> Any:
     return square @ np.swapaxes(square, -1, -2) / shape[-1] + np.eye(shape[-1], dtype=np.float32)
 
 
-def _boxes(spec: TensorSpec, random: np.random.Generator) -> NDArray[Any]:
-    corners = np.sort(random.random((spec.shape[0], 2, 2), np.float32), axis=1) * np.float32(spec.scale)
-    images = random.integers(0, spec.limit, (spec.shape[0], 1))
-    return np.concatenate([images, corners.reshape(-1, 4)], axis=1)
-
-
 _FIELDS = ("operator", "inputs", "parameters")
-_MOST_BYTES = 4 * 1024 * 1024
 
 
 def read_cases(path: Path) -> tuple[OwnCase, ...]:
@@ -277,7 +271,7 @@ def read_cases(path: Path) -> tuple[OwnCase, ...]:
         ConfigurationError: The file cannot be read or is not a list of cases, or a case does not fit its
             operator. The message names the file and the line or entry number, counted from 1.
     """
-    content = _content(path)
+    content = read_yaml(path, "case files", ConfigurationError)
     if not isinstance(content, list) or not content:
         raise ConfigurationError(f"{path}: is not a list of cases, each with operator, inputs and parameters")
     cases = []
@@ -287,20 +281,6 @@ def read_cases(path: Path) -> tuple[OwnCase, ...]:
         except ConfigurationError as error:
             raise ConfigurationError(f"{path}: entry {number}: {error}") from error
     return tuple(cases)
-
-
-def _content(path: Path) -> Any:
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # reading a pipe or a device may never end
-            raise ConfigurationError(f"{path}: is not a file")
-        if status.st_size > _MOST_BYTES:
-            raise ConfigurationError(f"{path}: larger than {_MOST_BYTES} bytes, the limit for case files")
-        return parse_yaml(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except ValueError as error:  # invalid YAML, or invalid UTF-8
-        raise ConfigurationError(f"{path}: cannot be read as YAML: {error}") from error
 
 
 def _case(entry: Any) -> OwnCase:
@@ -479,7 +459,7 @@ def _own_case(given: Mapping[str, Any]) -> tuple[OwnCase, ...]:
             "data=32,3,224,224; for several operators, use --cases=FILE.yaml"
         )
     [operator] = chosen_operators(given["operators"])
-    shapes = {name: parse_shape(text, f"--input {name}={text}") for name, text in _pairs(inputs, "--input")}
+    shapes = {name: _text_shape(text, f"--input {name}={text}") for name, text in _pairs(inputs, "--input")}
     chosen = {name: _text_parameter(operator, name, text) for name, text in _pairs(parameters, "--param")}
     operator.own_case(shapes, chosen)
     return (OwnCase(operator.name, shapes, chosen),)
@@ -500,12 +480,8 @@ def _pairs(texts: Sequence[str], option: str) -> Iterator[tuple[str, str]]:
         yield name, value.strip()
 
 
-def parse_shape(text: str, where: str) -> Shape:
-    """Returns the shape in a text of sizes separated by commas or x.
-
-    Raises:
-        ConfigurationError: The text is not a shape; the message begins with ``where``.
-    """
+def _text_shape(text: str, where: str) -> Shape:
+    """Returns the shape in a text of sizes separated by commas or x; errors begin with ``where``."""
     parts = text.replace("x", ",").split(",")
     if not all(part.strip().isascii() and part.strip().isdecimal() and int(part) > 0 for part in parts):
         raise ConfigurationError(f"{where}: is not a shape; write sizes of 1 or more, such as 32,3,224,224")

@@ -44,13 +44,8 @@ from inferometer.evaluators.kinds.batches.job import EvaluationTrace
 from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement
 from inferometer.evaluators.kinds.training.request import SYNTHETIC, RankRequest, TrainingRequest
 from inferometer.evaluators.kinds.training.training_run import TrainingRun
-from inferometer.evaluators.loading.loader import (
-    UNLABELLED,
-    DatasetLoader,
-    Loader,
-    LoaderOptions,
-    SyntheticLoader,
-)
+from inferometer.evaluators.loading.loader import UNLABELLED, DatasetLoader, Loader, SyntheticLoader
+from inferometer.evaluators.loading.options import LoaderOptions
 from inferometer.evaluators.loading.page_cache import CachedShare, before_reading
 from inferometer.evaluators.tasks.metric import Accuracy, class_indices
 from inferometer.manifests.errors import (
@@ -274,7 +269,6 @@ def train(
 
 
 def _check_save_path(path: Path | None) -> None:
-    """Checks that the weights can be saved, before anything is trained."""
     if path is None:
         return
     if path.exists():
@@ -346,7 +340,6 @@ def _train_once(
 def _open_sources(
     request: TrainingRequest, manifest: ModelManifest, resources: JobResources, opened: ExitStack
 ) -> _Sources:
-    """Opens the datasets, and checks their classes."""
     training = validation = None
     if not request.data.is_synthetic:
         if manifest.loss is Loss.CTC:
@@ -375,7 +368,6 @@ def _check_classes(dataset: Dataset, manifest: ModelManifest) -> None:
 
 
 def _find_label(dataset: Dataset, manifest: ModelManifest, classes: int) -> Callable[[str | None], int]:
-    """Returns the function that maps a class name to its index."""
     indices = class_indices(dataset, manifest.output.parameters.labels, classes)
 
     def find(label: str | None) -> int:
@@ -414,7 +406,6 @@ def _trainer_options(request: TrainingRequest, rank: Rank) -> TrainerOptions:
 def _loader(
     request: TrainingRequest, manifest: ModelManifest, dataset: Dataset | None, trainer: Trainer
 ) -> Loader:
-    """Returns the loader for this rank."""
     options, rank, data = request.options, trainer.options.rank, request.data
     size = options.batch_size * len(trainer.options.devices)
     chosen = data.loader_options(size, rank.number, rank.count)

@@ -13,7 +13,7 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.reports import figures_text, interval_rows
+from inferometer.evaluators.kinds.summary import figures_text, interval_rows
 from inferometer.evaluators.kinds.training.measurement import Bound, TrainingMeasurement, TrainingSummary
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,

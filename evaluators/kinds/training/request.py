@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from inferometer.agent.training.trainer import OptimizerOptions, Rank
     from inferometer.evaluators.datasets.base import Dataset
     from inferometer.evaluators.jobs.job import SystemRequest
-    from inferometer.evaluators.loading.loader import LoaderOptions
+    from inferometer.evaluators.loading.options import LoaderOptions
     from inferometer.evaluators.loading.page_cache import CachedShare
     from inferometer.manifests.catalog import Catalog
 
@@ -67,7 +67,7 @@ def check_length(length: object) -> None:
     Raises:
         ConfigurationError: An option has the wrong type, or is out of range.
     """
-    from inferometer.evaluators.loading.loader import MOST_SAMPLES
+    from inferometer.evaluators.loading.options import MOST_SAMPLES
 
     for each in options_of(TrainingOptions):
         value = getattr(length, each.name, None)
@@ -172,7 +172,7 @@ class TrainingData:
 
     def loader_options(self, batch_size: int, rank: int = 0, ranks: int = 1) -> LoaderOptions:
         """Returns the options for the loader of one rank; synthetic data needs no workers."""
-        from inferometer.evaluators.loading.loader import LoaderOptions
+        from inferometer.evaluators.loading.options import LoaderOptions
 
         options = LoaderOptions(batch_size, seed=self.seed, shuffle=self.shuffle, rank=rank, ranks=ranks)
         if self.is_synthetic:

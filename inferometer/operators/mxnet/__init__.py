@@ -1,6 +1,6 @@
 """Benchmarks of the operators of MXNet."""
 
-from inferometer.client.api.operators.runs import contents
+from inferometer.client.api.operators.benchmark import contents
 from inferometer.operators.mxnet import custom, gluon, nd
 
 __all__, __getattr__, __dir__ = contents(__name__)

@@ -1,7 +1,7 @@
 # Generated; do not edit. To regenerate it, run: make stubs
 """Benchmarks of the operators of MXNet."""
 
-from inferometer.client.api.operators.runs import RunAll
+from inferometer.client.api.operators.benchmark import RunAll
 from inferometer.operators.mxnet import custom, gluon, nd
 
 __all__ = [

@@ -1,7 +1,7 @@
 # Generated; do not edit. To regenerate it, run: make stubs
 """The benchmark of a custom operator of MXNet."""
 
-from inferometer.client.api.operators.runs import MXNetBenchmark, RunAll
+from inferometer.client.api.operators.benchmark import MXNetBenchmark, RunAll
 
 __all__ = [
     "CustomOpElementwiseAdd",

@@ -1,5 +1,5 @@
 """Benchmarks of operators of ``mxnet.nd``."""
 
-from inferometer.client.api.operators.runs import contents
+from inferometer.client.api.operators.benchmark import contents
 
 __all__, __getattr__, __dir__ = contents(__name__)

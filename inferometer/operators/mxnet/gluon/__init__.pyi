@@ -1,7 +1,7 @@
 # Generated; do not edit. To regenerate it, run: make stubs
 """Benchmarks of the layers and losses of ``mxnet.gluon``, including ``nn``, ``rnn`` and ``loss``."""
 
-from inferometer.client.api.operators.runs import RunAll
+from inferometer.client.api.operators.benchmark import RunAll
 from inferometer.operators.mxnet.gluon import loss, nn, rnn
 from inferometer.operators.mxnet.gluon.loss import (
     L1Loss,

@@ -1,7 +1,7 @@
 # Generated; do not edit. To regenerate it, run: make stubs
 """Benchmarks of the losses of ``mxnet.gluon.loss``."""
 
-from inferometer.client.api.operators.runs import MXNetBenchmark, RunAll
+from inferometer.client.api.operators.benchmark import MXNetBenchmark, RunAll
 
 __all__ = [
     "L1Loss",

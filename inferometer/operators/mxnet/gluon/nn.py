@@ -1,5 +1,5 @@
 """Benchmarks of the layers of ``mxnet.gluon.nn``."""
 
-from inferometer.client.api.operators.runs import contents
+from inferometer.client.api.operators.benchmark import contents
 
 __all__, __getattr__, __dir__ = contents(__name__)

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from inferometer.agent.protocol.conversion import TracePart, read_trace_part, trace_part_message
-from inferometer.agent.tracing.recorder import SpanKind, SpanRecorder, TraceContext, TraceLevel, server_call
+from inferometer.agent.server.calls import server_call
+from inferometer.agent.tracing.recorder import SpanKind, SpanRecorder, TraceContext, TraceLevel
 from inferometer.protos.inferometer.v1 import predict_pb2
 
 KINDS = (server_call("a.Service/Method", "ipv6:%5B::1%5D:5"), SpanKind("load", TraceLevel.MODEL_TRACE))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inferometer.evaluators.kinds.batches.report import AccuracyReport, accuracy_rows
-from inferometer.evaluators.kinds.reports import name_width
+from inferometer.evaluators.kinds.summary import name_width
 from inferometer.evaluators.tasks.metric import Score, ScoreInterval, TaskResult
 from tests.contract.store_fixtures import make_evaluation
 from tests.evaluations import changed

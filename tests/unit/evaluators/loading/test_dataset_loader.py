@@ -19,7 +19,8 @@ from inferometer.agent.preprocessing.preprocessor import preprocessor_of
 from inferometer.evaluators.datasets.base import Dataset
 from inferometer.evaluators.datasets.folder import FolderDataset
 from inferometer.evaluators.datasets.opening import open_path
-from inferometer.evaluators.loading.loader import DatasetLoader, LoadedBatch, LoaderOptions
+from inferometer.evaluators.loading.loader import DatasetLoader, LoadedBatch
+from inferometer.evaluators.loading.options import LoaderOptions
 from inferometer.manifests.errors import ConfigurationError, DatasetError
 from inferometer.manifests.inputs import ImageParameters
 from tests.unit.evaluators.loading.tensor_datasets import (

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferometer.evaluators.loading.loader import EpochOrder, LoaderOptions
+from inferometer.evaluators.loading.loader import EpochOrder
+from inferometer.evaluators.loading.options import LoaderOptions
 from inferometer.manifests.errors import ConfigurationError, DatasetError
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from inferometer.evaluators.loading import loader
-from inferometer.evaluators.loading.loader import MOST_BATCHES, LoaderOptions, SyntheticLoader
+from inferometer.evaluators.loading.loader import MOST_BATCHES, SyntheticLoader
+from inferometer.evaluators.loading.options import LoaderOptions
 from inferometer.manifests.errors import ConfigurationError
 from inferometer.manifests.inputs import ImageParameters, TensorElementType, TensorParameters
 

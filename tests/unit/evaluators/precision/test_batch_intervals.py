@@ -11,11 +11,12 @@ from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
 from inferometer.evaluators.kinds.batches.run import DatasetRun
-from inferometer.evaluators.kinds.reports import interval_over, process_groups, processes_of
+from inferometer.evaluators.kinds.summary import process_groups, processes_of
 from inferometer.evaluators.statistics import (
     autocorrelation_time,
     batches_for_interval,
     carried_percentile,
+    interval_over,
     mean_interval,
     values_for_percentile,
 )

@@ -15,8 +15,7 @@ from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.evaluators.datasets.base import Sample
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, LatencySummary
 from inferometer.evaluators.kinds.batches.run import DatasetRun
-from inferometer.evaluators.kinds.reports import interval_over
-from inferometer.evaluators.statistics import Interval, batches_for_interval
+from inferometer.evaluators.statistics import Interval, batches_for_interval, interval_over
 from tests.known_times import BASE_MS, KNOWN, PROCESS_SPREAD, KnownTimes
 from tests.unit.evaluators.dataset_run_fakes import Clock, FakeSystem, Numbered, options
 

@@ -16,7 +16,7 @@ from sklearn.calibration import calibration_curve
 from inferometer.agent.preprocessing.inputs import Tensor
 from inferometer.agent.tasks.predictions import Classifications, Values
 from inferometer.evaluators.datasets.base import ClassNames, Sample, TargetValues
-from inferometer.evaluators.statistics import LEAST_SAMPLES, ScoreInterval
+from inferometer.evaluators.score_intervals import LEAST_SAMPLES, ScoreInterval
 from inferometer.evaluators.tasks import vectors
 from inferometer.evaluators.tasks.metric import TaskMetric, TaskResult
 from inferometer.manifests.errors import DatasetError, PredictionError

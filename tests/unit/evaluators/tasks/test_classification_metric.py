@@ -10,7 +10,7 @@ import pytest
 from inferometer.agent.preprocessing.inputs import Tensor
 from inferometer.agent.tasks.predictions import Classifications, Values
 from inferometer.evaluators.datasets.base import Sample
-from inferometer.evaluators.statistics import wilson_interval
+from inferometer.evaluators.score_intervals import wilson_interval
 from inferometer.evaluators.tasks.classification import ClassificationMetric
 from inferometer.evaluators.tasks.metric import METRICS
 from inferometer.manifests.errors import DatasetError, PredictionError

@@ -16,7 +16,7 @@ from sklearn import metrics as reference
 
 from inferometer.agent.tasks.predictions import Images, Values
 from inferometer.evaluators.datasets.base import ClassMap, TargetImage, TargetValues
-from inferometer.evaluators.tasks.images import luma, psnr_db, ssim
+from inferometer.evaluators.tasks.image_similarity import luma, psnr_db, ssim
 from inferometer.manifests.errors import DatasetError, PredictionError
 
 TASK = "image_enhancement"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from inferometer.evaluators import statistics
-from inferometer.evaluators.statistics import (
+from inferometer.evaluators import score_intervals
+from inferometer.evaluators.score_intervals import (
     LEAST_SAMPLES,
     bootstrap_interval,
     bootstrap_intervals,
@@ -58,7 +58,7 @@ def test_where_intervals_cover_less_there_is_none(samples: int) -> None:
 
 
 def test_few_samples_are_what_the_least_number_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics, "LEAST_SAMPLES", 20)
+    monkeypatch.setattr(score_intervals, "LEAST_SAMPLES", 20)
     random, covered = np.random.default_rng(3), dict.fromkeys(("normal", "exponential"), 0)
     for kind in covered:
         for _ in range(200):
