@@ -18,7 +18,6 @@ from inferometer.evaluators.evaluation import Status
 from inferometer.evaluators.jobs.job import JobCallbacks
 from inferometer.evaluators.kinds.load.mix import mix_job
 from inferometer.evaluators.kinds.load.request import MixRequest
-from inferometer.evaluators.kinds.load.summary import MixSummary
 from inferometer.evaluators.load.queries import Outcome
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from inferometer.evaluators.store.opening import open_store
@@ -51,7 +50,7 @@ def mix(environment, manifest_folder, tmp_path):
 
 
 def ratio(evaluation):
-    return MixSummary.of(evaluation.measurement).p50
+    return evaluation.measurement.interference(50.0)
 
 
 @pytest.mark.real_time

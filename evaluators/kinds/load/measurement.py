@@ -7,6 +7,7 @@ keeps a latency bound, whose probes are runs at a steady rate; or the load of on
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -195,6 +196,9 @@ class RateSearchMeasurement:
         return self.options.max_batch_size
 
 
+SIDES = ("alone", "together")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class MixMeasurement:
     """One model of a mix: its load alone, and together with that of the other models, in pairs of blocks.
@@ -229,6 +233,21 @@ class MixMeasurement:
     def batch_size(self) -> int:
         """The maximum number of queries in a batch."""
         return self.options.max_batch_size
+
+    def side(self, name: str) -> LoadMeasurement:
+        """Returns the blocks ``alone`` or ``together`` as one workload; see ``pooled``."""
+        runs: tuple[LoadRun, ...] = getattr(self, name)
+        stops = Counter(run.stopped for run in runs if run.stopped)
+        run = LoadRun(
+            rate_qps=self.options.rate_qps,
+            source=self.options.arrival,
+            seed=self.options.seed,
+            checksum="",
+            queries=pooled(runs),
+            stopped="; ".join(f"{count} of {len(runs)} blocks: {why}" for why, count in stops.items()),
+            reasons=dict(sum((Counter(run.reasons) for run in runs), Counter[str]()).most_common()),
+        )
+        return LoadMeasurement(self.options, run, self.elapsed_ns)
 
     def interference(self, percent: float) -> Interference | None:
         """Returns the ratio of a percentile's latency together to that alone; None if there is none.

@@ -85,7 +85,7 @@ def test_a_given_duration_is_that_of_a_block(mix):
         ("- {model_name: A, threads: 0}", "threads is 0"),
         ("- {model_name: A, agent: any}", 'agent is "any"; a model of a mix names the address of one agent'),
         ("- {model_name: A, agent: 'a:1,b:2'}", 'agent is "a:1,b:2"; a model of a mix names the address'),
-        ("- {model_name: A, agent: 'a:1', max_batch_size: 2}", "apply only to a model in this process"),
+        ("- {model_name: A, agent: 'a:1', max_batch_size: 2}", "applies only to a model in this process"),
         ("- {model_name: A, priority: 1}", "priority is only for a model on a server of the Open Inference"),
         ("- {model_name: A, agent: 'a:1', priority: 1}", "priority is only for a model on a server"),
         ("- {model_name: A, agent: 'kserve://a:1', priority: -1}", "priority is -1; it must be at least 0"),
