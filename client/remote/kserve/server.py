@@ -227,10 +227,7 @@ _TOTALS |= {"infer_ns": "compute_infer", "output_ns": "compute_output"}
 
 def statistics_method(channel: grpc.Channel) -> Callable[..., pb.ModelStatisticsResponse]:
     """Returns the method that reads the statistics of all models; its request is empty."""
-    encode, decode = pb.ModelStatisticsRequest.SerializeToString, pb.ModelStatisticsResponse.FromString
-    service = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
-    method = channel.unary_unary(f"/{service}/ModelStatistics", encode, decode)
-    return partial(method, pb.ModelStatisticsRequest())
+    return partial(GRPCInferenceServiceStub(channel).ModelStatistics, pb.ModelStatisticsRequest())
 
 
 def statistics_of(

@@ -136,7 +136,7 @@ def test_the_arrivals_of_a_model_differ_from_block_to_block_and_from_those_of_ot
     seen = []
     for seed in (1, 1, 2):
         models = mix_job(mix(text, seed=seed, blocks=3, duration_s=1.0)).run.args[1]
-        seen.append([schedule.checksum for model in models for schedule in model.schedules])
+        seen.append([schedule.checksum for schedules in models.values() for schedule in schedules])
 
     assert seen[0] == seen[1]
     assert len({*seen[0], *seen[2]}) == 12
