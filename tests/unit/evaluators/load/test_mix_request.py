@@ -15,6 +15,7 @@ MODELS = """
   latency_bound: 20
   percentile: 95
   threads: 1
+  instances: 2
 - model_name: ResNet_v1_50
   agent: host:50051
   synthetic: true
@@ -40,6 +41,7 @@ def test_each_model_has_a_load_of_its_own(mix):
     options = vision.load_options()
     assert list(request.models) == ["vision", "ResNet_v1_50"]
     assert (options.rate_qps, options.arrival, options.percentile) == (80, "gamma:cv=2", 95)
+    assert options.instances == 2
     assert (options.latency_bound_ms, options.timeout_ms, options.seed) == (20, 500.0, 7)
     assert options.max_duration_s == MIX_S / (4 * 3)
     assert (vision.system.framework_name, vision.system.session.threads) == ("ONNXRuntime", 1)
