@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from inferometer.evaluators.load.queries import QUERY_COLUMNS, LoadRun, Outcome, Queries, bound_ns_of
 from inferometer.evaluators.load.validity import lag_text
-from inferometer.evaluators.statistics import Interval, PercentileInterval, mean_reach, percentile_intervals
+from inferometer.evaluators.statistics import Interval, mean_reach, percentile_intervals
 
 
 class Scenario(str, Enum):
@@ -306,7 +305,6 @@ def pooled(runs: Sequence[LoadRun]) -> Queries:
     return Queries(**joined, repeated=sum(run.queries.repeated for run in runs))
 
 
-_MEDIAN, _FAR_TAIL, _FAR_TAIL_QUERIES = 50.0, 99.9, 1000
 _START_BOUNDS = 10
 _START_SHARE = 0.25
 
@@ -346,47 +344,6 @@ def lag_reason(run: LoadRun, bound_ns: int, late_fraction: float) -> str:
     if not as_sent <= late_fraction < as_due:
         return ""
     return lag_text(f"{100 * as_sent:.3g} % of the queries would be late, not {100 * as_due:.3g} %")
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeSummary:
-    """The figures of a probe.
-
-    Attributes:
-        judged: The number of queries that the search judged, without the empty start; see ``judged_queries``.
-        late_fraction: The fraction of them that were later than the bound, or had no right answer; None if no
-            query was judged.
-        percentiles: The percentiles of their latency by percent, ascending: the median, the percentile to
-            which the bound applies, and 99.9 from 1,000 queries on; empty if no query was judged.
-    """
-
-    judged: int
-    late_fraction: float | None
-    percentiles: Mapping[float, PercentileInterval]
-
-    @classmethod
-    def of(cls, run: LoadRun, bound_ns: int | None, percentile: float) -> ProbeSummary:
-        """Computes the figures of a run of a search.
-
-        Args:
-            run: The run.
-            bound_ns: The latency bound of the search.
-            percentile: The percentile to which the bound applies, in percent.
-
-        Raises:
-            ValueError: There is no bound.
-        """
-        if bound_ns is None:
-            raise ValueError("a probe is judged by a latency bound, and the options have none")
-        latency_ns = judged_queries(run, bound_ns).latency_ns
-        count = len(latency_ns)
-        percents = {_MEDIAN, percentile, *([_FAR_TAIL] if count >= _FAR_TAIL_QUERIES else [])}
-        found = percentile_intervals(latency_ns, sorted(percents))
-        return cls(
-            judged=count,
-            late_fraction=float(np.mean(latency_ns > bound_ns)) if count else None,
-            percentiles=MappingProxyType({each.percent: each for each in found}),
-        )
 
 
 def load_s(*runs: LoadRun) -> float:

@@ -134,7 +134,8 @@ def _pairs(
     blocks = [*(("alone", (name,)) for name in schedules), ("together", tuple(schedules))]
     pairs = list(zip(*schedules.values(), strict=True))
     for pair, drawn in enumerate(pairs):
-        due, runs = dict(zip(schedules, drawn, strict=True)), {}
+        due = dict(zip(schedules, drawn, strict=True))
+        runs: dict[tuple[str, str], LoadRun] = {}
         for step, (side, names) in enumerate(blocks[::-1] if pair % 2 else blocks, 1):
             what = side if side == "together" else f"{names[0]} alone"
             name = f"block {pair * len(blocks) + step} of {len(pairs) * len(blocks)}, {what}"

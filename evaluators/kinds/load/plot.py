@@ -33,12 +33,12 @@ from inferometer.evaluators.kinds.load.measurement import (
     LoadOptions,
     Method,
     MixMeasurement,
-    ProbeSummary,
     RateSearchMeasurement,
     invalid_reason,
     rate_text,
 )
 from inferometer.evaluators.kinds.load.parts import PARTS
+from inferometer.evaluators.kinds.load.summary import LoadSummary
 from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries
 from inferometer.evaluators.reports.base import Row
 
@@ -267,11 +267,10 @@ def _groups_of(search: RateSearchMeasurement) -> dict[str, list[Point]]:
     """Returns the points of each group, sorted by rate."""
     found: dict[str, list[Point]] = {}
     for run in sorted(search.probes, key=lambda run: run.rate_qps):
-        summary = ProbeSummary.of(run, search.options.latency_bound_ns, search.options.percentile)
-        for percent, each in summary.percentiles.items():
+        for each in LoadSummary.of_probe(run, search.options).percentiles:
             suffix = _INVALID if run.invalid else _STOPPED if run.stopped else ""
-            if not suffix or percent == search.options.percentile:
-                found.setdefault(f"p{percent:g}{suffix}", []).append((run.rate_qps, each.value_ns))
+            if not suffix or each.percent == search.options.percentile:
+                found.setdefault(f"p{each.percent:g}{suffix}", []).append((run.rate_qps, each.value_ns))
     return {group: found[group] for group in _names([search.options]) if group in found}
 
 

@@ -12,7 +12,6 @@ from inferometer.evaluators.kinds.load.measurement import (
     LoadMeasurement,
     LoadOptions,
     MixMeasurement,
-    ProbeSummary,
     RateSearchMeasurement,
     invalid_reason,
     load_s,
@@ -379,8 +378,8 @@ class ProbesReport(Report[RateSearchMeasurement]):
 
 
 def _figures(run: LoadRun, options: LoadOptions) -> dict[str, Value]:
-    queries, summary = run.queries, ProbeSummary.of(run, options.latency_bound_ns, options.percentile)
-    judged, median, tail = (summary.percentiles.get(each) for each in (options.percentile, 50.0, 99.9))
+    queries, summary = run.queries, LoadSummary.of_probe(run, options)
+    judged, median, tail = (summary.percentile(each) for each in (options.percentile, 50.0, 99.9))
     lag_ns = queries.lag_ns
     return {
         **_of_run(run),
@@ -388,7 +387,7 @@ def _figures(run: LoadRun, options: LoadOptions) -> dict[str, Value]:
         "load_s": load_s(run),
         "queries": int(np.count_nonzero(queries.outcome != Outcome.UNSENT)),
         **{name: queries.count(outcome) for name, outcome in _WITHOUT_ANSWER.items()},
-        "judged_queries": summary.judged,
+        "judged_queries": summary.queries,
         "late_share": summary.late_fraction,
         "latency_ms_p50": in_ms(median.value_ns if median else None),
         "percentile": options.percentile,

@@ -17,17 +17,18 @@ from numpy.typing import NDArray
 from inferometer.evaluators.kinds.load.measurement import (
     SIDES,
     LoadMeasurement,
+    LoadOptions,
     Method,
     MixMeasurement,
     MlperfResult,
-    ProbeSummary,
     RateSearchMeasurement,
     Scenario,
     invalid_reason,
+    judged_queries,
     rate_text,
 )
 from inferometer.evaluators.kinds.load.parts import latency_parts
-from inferometer.evaluators.load.queries import Outcome, Queries
+from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries
 from inferometer.evaluators.statistics import (
     NEVER_NS,
     PERCENTS,
@@ -37,7 +38,7 @@ from inferometer.evaluators.statistics import (
 )
 
 _NS_PER_S = 1_000_000_000
-_MEDIAN = 50.0
+_MEDIAN, _FAR_TAIL, _FAR_TAIL_QUERIES = 50.0, 99.9, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ class LoadSummary:
             target_qps=_due_qps(counted),
             achieved_qps=achieved_qps,
             goodput_qps=goodput_qps,
-            late_fraction=1 - in_time / len(counted) if len(counted) else None,
+            late_fraction=(len(counted) - in_time) / len(counted) if len(counted) else None,
             percentiles=_percentiles(counted, judged_percent),
             service=Spread.of(answered.done_ns - answered.sent_ns),
             queue=Spread.of(answered.queue_ns[answered.queue_ns >= 0]),
@@ -157,6 +158,17 @@ class LoadSummary:
         """Computes the figures of a workload, with the percentile to which its bound applies."""
         options, run = load.options, load.run
         return cls.of(run.queries, options.latency_bound_ns, run.cut_ns, options.percentile)
+
+    @classmethod
+    def of_probe(cls, run: LoadRun, options: LoadOptions) -> LoadSummary:
+        """Computes the figures of a run of a search, over the queries that the search judges.
+
+        The percentiles are the median, the one to which the bound applies, and 99.9 from 1,000 queries on.
+        """
+        bound_ns, percent = options.latency_bound_ns, options.percentile
+        found = cls.of(judged_queries(run, bound_ns or 0), bound_ns, 0, percent)
+        shown = {_MEDIAN, percent, *([_FAR_TAIL] if found.queries >= _FAR_TAIL_QUERIES else [])}
+        return replace(found, percentiles=tuple(p for p in found.percentiles if p.percent in shown))
 
     def percentile(self, percent: float) -> PercentileInterval | None:
         """Returns one of ``percentiles``; None if it is missing."""
@@ -314,7 +326,7 @@ def search_rows(search: RateSearchMeasurement) -> Iterator[tuple[str, str]]:
     if answer := search.answer:
         yield "method", answer.method + (f"; {answer.note}" if answer.note else "")
     for number, run in enumerate(search.probes):
-        summary = ProbeSummary.of(run, search.options.latency_bound_ns, search.options.percentile)
+        summary = LoadSummary.of_probe(run, search.options)
         late = "" if summary.late_fraction is None else f"{100 * summary.late_fraction:6.2f} % late"
         remarks = f"stopped: {run.stopped}  " if run.stopped else ""
         remarks += "INVALID" if run.invalid else ""
