@@ -86,18 +86,13 @@ def options_text(options: LoadOptions, *, bound: bool = False) -> Iterator[str]:
     """Yields a short text for each option; with ``bound``, also for the latency bound."""
     yield f"timeout {options.timeout_ms:g} ms"
     if bound:
-        yield known_text("bound", options.latency_bound_ms, "ms") or "no bound"
+        yield "no bound" if options.latency_bound_ms is None else f"bound {options.latency_bound_ms:g} ms"
     yield f"batches of up to {options.max_batch_size}"
     if options.max_queue_delay_ms:
         yield f"which wait {options.max_queue_delay_ms:g} ms"
     if options.instances > 1:
         yield f"{options.instances} instances"
     yield f"{options.warm_up_queries} queries to warm up"
-
-
-def known_text(name: str, value: float | None, unit: str) -> str:
-    """Returns the text of an option with its unit; empty if the option was not given."""
-    return "" if value is None else f"{name} {value:g} {unit}"
 
 
 _REPEATED = (
@@ -290,10 +285,8 @@ class RateSearchKind(RunsKind[RateSearchMeasurement]):
         yield from load_description(evaluation, options)
         bound = f"p{options.percentile:g} <= {options.latency_bound_ms:g} ms"
         yield "load", f"search for the highest rate with {bound}, from {options.rate_qps:g} queries/s"
-        yield (
-            "",
-            f"{options.arrival}, seed {options.seed}, {known_text('budget', options.time_budget_s, 's')}",
-        )
+        budget = "" if options.time_budget_s is None else f"budget {options.time_budget_s:g} s"
+        yield "", f"{options.arrival}, seed {options.seed}, {budget}"
         probes = f"probes of {options.min_duration_s:g} s and {options.min_queries} queries at the least"
         yield "", f"{probes}; each schedule: agent info evaluation max-qps --probes --id={evaluation.id}"
         yield "", ", ".join(options_text(options))
