@@ -111,15 +111,10 @@ class LoadJob:
             callbacks.on_part(JobPart(number, count))
             with (
                 closing(EvaluationTrace(*traced)) as trace,
-                open_target(request, resources, callbacks, self._make_target) as (
-                    target,
-                    inputs,
-                    dataset,
-                    watch,
-                ),
+                open_target(request, resources, callbacks, self._make_target) as opened,
             ):
                 with trace.root(request.system.model_name) as scope:
-                    evaluation = self._run_once(target, inputs, dataset, resources, callbacks, watch, scope)
+                    evaluation = self._run_once(*opened, resources, callbacks, scope)
                 # The model is still open: closing it may wait for a prediction that hangs.
                 yield replace(trace.kept(evaluation), group_id=group_id)
             if evaluation.status is Status.INTERRUPTED:
@@ -130,9 +125,9 @@ class LoadJob:
         target: LoadTarget,
         inputs: LoadInputs,
         dataset: DatasetIdentity,
+        watch: Watch,
         resources: JobResources,
         callbacks: JobCallbacks,
-        watch: Watch,
         scope: TraceScope | None,
     ) -> Evaluation:
         request = self._request

@@ -20,6 +20,8 @@ from inferometer.evaluators.load.queries import QUERY_COLUMNS, LoadRun, Outcome,
 from inferometer.evaluators.load.validity import lag_text
 from inferometer.evaluators.statistics import Interval, mean_reach, percentile_intervals
 
+_NS_PER_S = 1_000_000_000
+
 
 class Scenario(str, Enum):
     """A scenario of MLPerf inference."""
@@ -242,7 +244,7 @@ class MixMeasurement:
             source=self.options.arrival,
             seed=self.options.seed,
             checksum="",
-            queries=pooled(runs),
+            queries=pooled(runs, round((self.options.max_duration_s or 0.0) * _NS_PER_S)),
             stopped="; ".join(f"{count} of {len(runs)} blocks: {why}" for why, count in stops.items()),
             reasons=dict(sum((Counter(run.reasons) for run in runs), Counter[str]()).most_common()),
         )
@@ -289,12 +291,16 @@ class Interference:
 _MOMENTS = {"scheduled_ns", "sent_ns", "done_ns"}
 
 
-def pooled(runs: Sequence[LoadRun]) -> Queries:
-    """Returns the counted queries of runs, at least one, as if each run had begun when the last had ended."""
+def pooled(runs: Sequence[LoadRun], duration_ns: int = 0) -> Queries:
+    """Returns the counted queries of runs, at least one, as if each run had begun when the last had ended.
+
+    A run that was not stopped lasts for at least ``duration_ns``, so that the rate is that of all runs.
+    """
     columns: dict[str, list[NDArray[np.int64]]] = {name: [] for name in QUERY_COLUMNS}
     end_ns = 0
     for run in runs:
         counted, by_ns = run.queries.since(run.cut_ns), end_ns - run.cut_ns
+        end_ns = max(end_ns, 0 if run.stopped else by_ns + duration_ns)
         for name, found in columns.items():
             values = getattr(counted, name)
             if name in _MOMENTS:

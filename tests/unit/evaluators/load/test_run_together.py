@@ -221,3 +221,16 @@ def test_the_bound_is_that_of_the_judged_percentile_even_below_the_median():
 
     bounds = [text for name, text in rows if name == "bound"]
     assert [text.partition(",")[0] for text in bounds] == ["p10 kept 5 ms"] * 2
+
+
+@pytest.mark.parametrize("rate_qps", [25, 50])
+def test_the_rate_of_short_blocks_is_that_of_their_schedules(rate_qps):
+    """The pause between the last query of a block and its end counts, as in a long run."""
+    runs = [alone(VirtualServer(VirtualClock(), MS), constant(rate_qps, rate_qps // 5)) for _ in range(20)]
+    mix = mix_of(runs, runs)
+    mix = replace(mix, options=replace(mix.options, max_duration_s=0.2))
+
+    summary = LoadSummary.of_load(mix.side("alone"))
+
+    assert summary.target_qps == pytest.approx(rate_qps, rel=0.02)
+    assert summary.achieved_qps == pytest.approx(rate_qps, rel=0.02)
