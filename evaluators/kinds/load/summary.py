@@ -339,8 +339,8 @@ def search_rows(search: RateSearchMeasurement) -> Iterator[tuple[str, str]]:
         yield "", f"INVALID: {len(invalid)} of {len(search.probes)} probes; the last: {invalid[-1]}"
 
 
-def run_rows(load: LoadMeasurement) -> Iterator[tuple[str, str]]:
-    """Yields the figures of a workload, in the same form as for a search."""
+def run_rows(load: LoadMeasurement, *, blocks: bool = False) -> Iterator[tuple[str, str]]:
+    """Yields the figures of a workload, or of ``blocks`` whose pauses are no time without arrivals."""
     run, summary, bound_ms = load.run, LoadSummary.of_load(load), load.options.latency_bound_ms
     if run.invalid:
         yield "INVALID", run.invalid
@@ -353,7 +353,8 @@ def run_rows(load: LoadMeasurement) -> Iterator[tuple[str, str]]:
         yield "", f"{count} failed: {reason}"
     if summary.repeated_answers:
         yield "", f"{summary.repeated_answers} more answers for queries that had one"
-    yield "rate", f"{_rate_text(summary.target_qps)} due, {_rate_text(summary.achieved_qps)} answered"
+    due = "" if blocks else f"{_rate_text(summary.target_qps)} due, "
+    yield "rate", f"{due}{_rate_text(summary.achieved_qps)} answered"
     if bound_ms is not None:
         yield "goodput", f"{_rate_text(summary.goodput_qps)} within {bound_ms:g} ms"
     for number, each in enumerate(summary.percentiles):
@@ -383,7 +384,7 @@ def mix_rows(mix: MixMeasurement) -> Iterator[tuple[str, str]]:
         yield "INVALID", mix.invalid
     for side in SIDES:
         yield side, f"{len(mix.alone)} blocks"
-        yield from run_rows(mix.side(side))
+        yield from run_rows(mix.side(side), blocks=True)
     for number, percent in enumerate(sorted({_MEDIAN, mix.options.percentile})):
         found = mix.interference(percent)
         text = "not known: a block has no query, or its percentile falls on queries without an answer"

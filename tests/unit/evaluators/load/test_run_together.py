@@ -210,7 +210,7 @@ def test_the_rows_say_what_a_model_answered_and_whether_it_kept_its_bound():
     assert "ratio p50    1.500 [1.500, 1.500]" in text
     assert "together 2 blocks\nqueries 200 (200 failed)\n 200 failed: no memory" in none
     assert "ratio p50    not known" in none
-    assert "alone 1 blocks\nqueries 0 (none)\nrate not known due, not known answered" in empty
+    assert "alone 1 blocks\nqueries 0 (none)\nrate not known answered" in empty
 
 
 def test_the_bound_is_that_of_the_judged_percentile_even_below_the_median():
@@ -223,14 +223,12 @@ def test_the_bound_is_that_of_the_judged_percentile_even_below_the_median():
     assert [text.partition(",")[0] for text in bounds] == ["p10 kept 5 ms"] * 2
 
 
-@pytest.mark.parametrize("rate_qps", [25, 50])
-def test_the_rate_of_short_blocks_is_that_of_their_schedules(rate_qps):
-    """The pause between the last query of a block and its end counts, as in a long run."""
-    runs = [alone(VirtualServer(VirtualClock(), MS), constant(rate_qps, rate_qps // 5)) for _ in range(20)]
+def test_the_rate_of_short_blocks_counts_the_pause_after_their_last_query():
+    drawn = [Schedule.drawn(PoissonArrivals(), 50, Extent(0.2, 1, 0.2), seed) for seed in range(100)]
+    runs = [alone(VirtualServer(VirtualClock(), MS), each) for each in drawn]
     mix = mix_of(runs, runs)
     mix = replace(mix, options=replace(mix.options, max_duration_s=0.2))
 
-    summary = LoadSummary.of_load(mix.side("alone"))
+    answered = sum(map(len, drawn))
 
-    assert summary.target_qps == pytest.approx(rate_qps, rel=0.02)
-    assert summary.achieved_qps == pytest.approx(rate_qps, rel=0.02)
+    assert LoadSummary.of_load(mix.side("alone")).achieved_qps == pytest.approx(answered / 20, rel=0.01)
