@@ -72,8 +72,7 @@ class WorkloadRun(_UnderLoad[LoadMeasurement]):
     @cached_property
     def summary(self) -> LoadSummary:
         """Every figure, in nanoseconds and queries per second; see ``LoadSummary``."""
-        options, run = self.evaluation.measurement.options, self.evaluation.measurement.run
-        return LoadSummary.of(run.queries, options.latency_bound_ns, run.cut_ns, options.percentile)
+        return LoadSummary.of_load(self.evaluation.measurement)
 
     @property
     def percentiles(self) -> tuple[LatencyPercentile, ...]:

@@ -78,7 +78,9 @@ def workload(**given: Any) -> None:
     request: Any = find_kind("mix").request
     known = {"publish", "require_stable", "allow_invalid", *(each.name for each in options_of(request))}
     if others := sorted(_named() - known):
-        raise ConfigurationError(f"mix: {others[0]} belongs to a model in the file; leave it out here")
+        raise ConfigurationError(
+            f"mix: {others[0]} is not an option of a mix; those of its models are in the file"
+        )
     _measure("mix", {name: value for name, value in given.items() if name in known})
 
 

@@ -240,19 +240,18 @@ def run_together(
         clock: A monotonic clock in nanoseconds, the same as the targets'.
         sleep: Sleeps for a number of seconds.
     """
-    routes = sorted(
-        (offset_ns, place, number)
-        for place, schedule in enumerate(schedules)
-        for number, offset_ns in enumerate(schedule.offsets_ns.tolist())
-    )
-    offsets_ns = np.array([offset_ns for offset_ns, _, _ in routes], np.int64)
+    offsets_ns = np.concatenate([each.offsets_ns for each in schedules])
+    order = np.argsort(offsets_ns, kind="stable")
+    places = np.repeat(np.arange(len(schedules)), [len(each) for each in schedules])[order]
     source = " + ".join(each.source for each in schedules)
-    merged = Schedule(offsets_ns, source, sum(each.rate_qps for each in schedules))
+    merged = Schedule(offsets_ns[order], source, sum(each.rate_qps for each in schedules))
     whole = QueryLog(merged, clock())
-    logs = [_LogOfOne(*each, whole) for each in zip(targets, schedules, strict=True)]
-    for query, (_, place, _) in enumerate(routes):
-        logs[place].numbers.append(query)
-    stop, ended_ns = _sent_and_awaited(_Targets(logs, routes, clock), merged, whole, limits, clock, sleep)
+    logs = [
+        _LogOfOne(target, schedule, whole, np.flatnonzero(places == place).tolist())
+        for place, (target, schedule) in enumerate(zip(targets, schedules, strict=True))
+    ]
+    together = _Targets(logs, places.tolist(), clock)
+    stop, ended_ns = _sent_and_awaited(together, merged, whole, limits, clock, sleep)
     return tuple(
         counted(LoadRun.of(log, schedule, stop, ended_ns, limits.timeout_ns))
         for log, schedule in zip(logs, schedules, strict=True)
@@ -268,45 +267,38 @@ def counted(run: LoadRun) -> LoadRun:
 class _LogOfOne(QueryLog):
     """The log of one of several targets, which passes outcomes on to the log of the ``whole`` run.
 
-    Attributes:
-        numbers: The number of each query in the whole run.
+    ``numbers`` are those of its queries in the whole run.
     """
 
-    def __init__(self, target: QueryTarget, schedule: Schedule, whole: QueryLog) -> None:
+    def __init__(
+        self, target: QueryTarget, schedule: Schedule, whole: QueryLog, numbers: Sequence[int]
+    ) -> None:
         super().__init__(schedule, whole.began_ns)
-        self.target = target
-        self.numbers: list[int] = []
-        self._whole = whole
+        self.target, self._whole, self._numbers = target, whole, numbers
 
-    def submit(self, query: int, now_ns: int) -> None:
-        """Sends a query to the target."""
-        self.began_ns = self._whole.began_ns
+    def submit(self, now_ns: int) -> None:
+        """Sends the next query to the target."""
+        query, self.began_ns = self.sent_count, self._whole.began_ns
         self.sent(query, now_ns)
         self.target.submit(query)
 
     def answered(self, query: int, done_ns: int, **times: int) -> None:
         """Records an answer."""
         super().answered(query, done_ns, **times)
-        self._whole.answered(self.numbers[query], done_ns)
+        self._whole.answered(self._numbers[query], done_ns)
 
     def failed(self, query: int, done_ns: int, reason: str) -> None:
         """Records a failure."""
         super().failed(query, done_ns, reason)
-        self._whole.failed(self.numbers[query], done_ns, reason)
+        self._whole.failed(self._numbers[query], done_ns, reason)
 
 
 @dataclass(frozen=True, slots=True)
 class _Targets:
-    """Several targets as one; satisfies ``target.QueryTarget``.
-
-    Attributes:
-        logs: The log of each target.
-        routes: When each query is due, the place of its target, and its number there.
-        clock: The clock of the run.
-    """
+    """Several targets as one; satisfies ``target.QueryTarget``. ``places`` has the target of each query."""
 
     logs: Sequence[_LogOfOne]
-    routes: Sequence[tuple[int, int, int]]
+    places: Sequence[int]
     clock: Callable[[], int]
 
     def begin(self, answers: Answers) -> None:
@@ -316,8 +308,7 @@ class _Targets:
 
     def submit(self, query: int) -> None:
         """Passes a query to its target."""
-        _, place, number = self.routes[query]
-        self.logs[place].submit(number, self.clock())
+        self.logs[self.places[query]].submit(self.clock())
 
     def end(self, timeout_s: float) -> None:
         """Ends the runs in reverse order, as each restores what it found when it began."""

@@ -119,23 +119,27 @@ def peak_qps(schedule: Schedule) -> float:
     return float(within.max())
 
 
-def check_load(rate_qps: float, ceiling_qps: float) -> None:
-    """Checks that a load is at most half of what this machine can send.
+def check_load(rate_qps: float, ceiling_qps: float = 0.0) -> float:
+    """Checks that a load is at most half of what this machine can send, and returns what it can send.
 
     Args:
         rate_qps: The rate, such as ``peak_qps`` of a schedule. Any rate up to half of ``LEAST_QPS`` is
-            accepted, so there is no need to calibrate for it.
-        ceiling_qps: The result of ``calibrate``.
+            accepted without calibration.
+        ceiling_qps: The result of ``calibrate``; 0 if it is not known, as in the result.
 
     Raises:
         ConfigurationError: The load is above that limit.
     """
+    if rate_qps <= LEAST_QPS * ALLOWED_SHARE:
+        return ceiling_qps
+    ceiling_qps = ceiling_qps or calibrate()
     allowed_qps = ceiling_qps * ALLOWED_SHARE
     if rate_qps > allowed_qps:
         raise ConfigurationError(
             f"{rate_qps:.0f} queries/s is more than {allowed_qps:.0f}, half of what this machine can send on "
             "time to a system that takes no time; lower the rate, stop other work, or force it with --force"
         )
+    return ceiling_qps
 
 
 MAX_CONCURRENCY = 10_000

@@ -138,25 +138,19 @@ class ServerReader:
         self._rate_hz = rate_hz
         self._clock = clock
         self._taken: dict[str, list[_Reading]] = {}
+        self._threads: list[threading.Thread] = []
         self.notes: dict[str, str] = {}
         """The first failure of each source that failed, in one line."""
 
     def __enter__(self) -> ServerReader:
-        self._ended, self._first = threading.Event(), threading.Semaphore(0)
-        self._taken = {name: [] for name in tuple(self._sources)}
-        self._threads = [
-            threading.Thread(
-                target=self._work,
-                args=(name, taken, self._ended, self._first),
-                name="read-statistics",
-                daemon=True,
-            )
-            for name, taken in self._taken.items()
-        ]
-        for each in self._threads:
-            each.start()
+        self._ended, first = threading.Event(), threading.Semaphore(0)
+        self._taken, self._threads = {name: [] for name in tuple(self._sources)}, []
+        for each in self._taken.items():
+            work = partial(self._work, *each, self._ended, first)
+            self._threads.append(threading.Thread(target=work, name="read-statistics", daemon=True))
+            self._threads[-1].start()
         for _ in self._threads:
-            self._first.acquire(timeout=READ_TIMEOUT_S)
+            first.acquire(timeout=READ_TIMEOUT_S)
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
@@ -176,12 +170,12 @@ class ServerReader:
                 failures = 0
             except (InferometerError, ValueError) as error:  # the latter is gRPC's for a closed connection
                 self.notes.setdefault(name, one_line(error))
-                failures += 1
-                is_last = ended.is_set()
+                failures, is_last = failures + 1, ended.is_set()
             first.release()
             if failures == _MOST_FAILURES:
-                self._sources.pop(name, None)
-            if is_last or failures == _MOST_FAILURES:
+                del self._sources[name]
+                return
+            if is_last:
                 return
             if len(taken) >= MOST_READINGS:
                 del taken[1::2]

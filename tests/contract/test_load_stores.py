@@ -142,8 +142,8 @@ def test_the_runs_of_a_mix_come_back_on_their_sides(store: EvaluationStore) -> N
 
 def test_a_mix_without_pairs_of_blocks_is_a_damage() -> None:
     document = json.loads(evaluation_to_json(mixed(1, 1)))
-    text = json.dumps(document).replace('"runs": [', '"runs": [], "others_": [')
-    with pytest.raises(StoreError, match="its 0 runs are not pairs of blocks"):
+    text = json.dumps(document).replace('"alone": [', '"alone": [], "others_": [')
+    with pytest.raises(StoreError, match="its 0 runs alone are not half of the pairs of blocks"):
         evaluation_from_json(text)
     with pytest.raises(StoreError, match="its blocks have no duration"):
         evaluation_from_json(json.dumps(document).replace('"max_duration_s": 0.5', '"max_duration_s": null'))

@@ -18,7 +18,6 @@ from inferometer.evaluators.evaluation import Status
 from inferometer.evaluators.jobs.job import JobCallbacks
 from inferometer.evaluators.kinds.load.mix import mix_job
 from inferometer.evaluators.kinds.load.request import MixRequest
-from inferometer.evaluators.kinds.load.summary import MixSummary
 from inferometer.evaluators.load.queries import Outcome
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from inferometer.evaluators.store.opening import open_store
@@ -51,7 +50,7 @@ def mix(environment, manifest_folder, tmp_path):
 
 
 def ratio(evaluation):
-    return MixSummary.of(evaluation.measurement).p50
+    return evaluation.measurement.interference(50.0)
 
 
 @pytest.mark.real_time
@@ -130,8 +129,9 @@ def test_the_library_the_page_and_the_command_measure_the_same(mix, tmp_path, ma
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--initial_qps=3",), "mix: initial_qps belongs to a model in the file; leave it out here"),
-        (("--model_name=Scripted",), "mix: model_name belongs to a model in the file"),
+        (("--initial_qps=3",), "mix: initial_qps is not an option of a mix; those of its models are in"),
+        (("--model_name=Scripted",), "mix: model_name is not an option of a mix"),
+        (("--server_statistics_hz=3",), "mix: server_statistics_hz is not an option of a mix"),
     ],
 )
 def test_options_of_a_model_are_refused_beside_a_mix(mix, capfd, words, message):

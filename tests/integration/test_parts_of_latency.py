@@ -3,6 +3,7 @@
 import json
 import time
 from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
 
 import grpc
 import numpy as np
@@ -24,6 +25,7 @@ from inferometer.evaluators.load.target import PreparedInputs
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import AgentError
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
+from inferometer.protos.inferometer.v1 import registry_pb2
 
 ONE = PreparedInputs.of_batch({"data": np.zeros((1, 1, SIDE, SIDE), np.float32)}, "black")
 MS = 1_000_000
@@ -213,3 +215,16 @@ def test_statistics_are_those_of_the_model_and_not_of_others_with_its_name():
     assert statistics_of(answer, "server a:1", "Net")["requests"] == 7
     with pytest.raises(AgentError, match="agent a:1: has no statistics of Net"):
         statistics_of(answer, "agent a:1", *names, version="3.0")
+
+
+def test_the_queue_is_that_of_the_measured_framework(start_agent, manifest_folder, monkeypatch):
+    waiting = {"Fake": 2, "PyTorch": 5}
+    models = [
+        registry_pb2.LoadedModel(name="Mean", framework_name=framework, waiting_requests=count)
+        for framework, count in waiting.items()
+    ]
+    status = registry_pb2.StatusResponse(models=models)
+    with open_remote_agent(start_agent().address, "Mean") as remote, remote.load_target(ONE) as target:
+        monkeypatch.setattr(remote.connection, "registry", SimpleNamespace(Status=lambda *_, **__: status))
+
+        assert target.statistics_sources()["status"](1.0)["queue_length"] == 2

@@ -47,9 +47,7 @@ from inferometer.protos.inferometer.v1.registry_pb2_grpc import RegistryServiceS
 
 _SERVICE = f"/{predict_pb2.DESCRIPTOR.services_by_name['PredictService'].full_name}"
 _PREDICT_TRIES = 2
-_CLOSE_TIMEOUT_S = 5.0
-_CLOCK_TIMEOUT_S = 5.0
-_CONDITIONS_TIMEOUT_S = 5.0
+_TIMEOUT_S = 5.0
 _SHORTEST_HOLD_S = 1.0
 _TRIES = 1_000
 """The most connections until one leads to the worker of the session, of which there are at most 128."""
@@ -144,40 +142,39 @@ class Connection(ServerConnection):
         self._offset = trace.measure_clock(
             lambda: (
                 self.methods.Clock(
-                    predict_pb2.ClockRequest(), timeout=_CLOCK_TIMEOUT_S, metadata=self.metadata
+                    predict_pb2.ClockRequest(), timeout=_TIMEOUT_S, metadata=self.metadata
                 ).unix_ns
             ),
             self._offset,
         )
 
-    def conditions(
-        self, session_id: str, timeout_s: float = _CONDITIONS_TIMEOUT_S
-    ) -> ConditionCounters | None:
+    def conditions(self, session_id: str, timeout_s: float = _TIMEOUT_S) -> ConditionCounters | None:
         """Reads the counters of the agent's host; None if the agent, such as an older version, reports none.
 
         It takes the agent about a millisecond.
         """
         request = predict_pb2.ConditionsRequest(session_id=session_id)
         with suppress(grpc.RpcError):
-            return read_conditions(
-                self.methods.Conditions(request, timeout=timeout_s, metadata=self.metadata)
-            )
+            found = self.methods.Conditions(request, timeout=timeout_s, metadata=self.metadata)
+            return read_conditions(found)
         return None
 
     def statistics(self, names: Sequence[str], version: str, timeout_s: float) -> Mapping[str, float]:
-        """Returns the statistics of a model by any of its names; see ``statistics_of``."""
+        """Returns the statistics of a model, by any of its names; raises as ``translate_errors`` does."""
         with translate_errors(self.address, opened=True):
             answer = self._statistics(timeout=timeout_s, metadata=self.metadata)
         return statistics_of(answer, f"agent {self.address}", *names, version=version)
 
-    def status(self, session_id: str, name: str, timeout_s: float) -> Mapping[str, float]:
-        """Returns the agent's memory, its CPU time, and the length of a model's queue, as statistics."""
+    def status(self, session_id: str, model: tuple[str, str], timeout_s: float) -> Mapping[str, float]:
+        """Returns the agent's memory and CPU time, and a model's queue, as statistics.
+
+        ``model`` is the name and the framework. Raises as ``translate_errors`` does.
+        """
+        request = registry_pb2.StatusRequest()
         with translate_errors(self.address, opened=True):
-            found = self.registry.Status(
-                registry_pb2.StatusRequest(), timeout=timeout_s, metadata=self.metadata
-            )
-        waiting = sum(each.waiting_requests for each in found.models if each.name == name)
-        figures = {"queue_length": float(waiting), "memory_bytes": float(found.resident_memory_bytes)}
+            found = self.registry.Status(request, timeout=timeout_s, metadata=self.metadata)
+        waiting = [m.waiting_requests for m in found.models if (m.name, m.framework_name) == model]
+        figures = {"queue_length": float(sum(waiting)), "memory_bytes": float(found.resident_memory_bytes)}
         counters = self.conditions(session_id, timeout_s)
         return figures if counters is None else figures | {"cpu_ns": counters.own_cpu_s * 1e9}
 
@@ -227,9 +224,7 @@ class Connection(ServerConnection):
         """Closes a session, if the agent can be reached."""
         with suppress(grpc.RpcError):  # a session of a lost agent is closed
             self.methods.Close(
-                predict_pb2.CloseRequest(session_id=session_id),
-                timeout=_CLOSE_TIMEOUT_S,
-                metadata=self.metadata,
+                predict_pb2.CloseRequest(session_id=session_id), timeout=_TIMEOUT_S, metadata=self.metadata
             )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,9 @@ from inferometer.evaluators.documents import (
     restored,
     storable,
 )
-from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.evaluation import Evaluation, M
+from inferometer.evaluators.kinds.kind import Kind
 from inferometer.evaluators.kinds.load.measurement import (
-    LoadMeasurement,
     LoadOptions,
     Method,
     MixMeasurement,
@@ -38,30 +39,66 @@ _APART = {"queries", "reasons", "began_ns", "server"}
 _RUN = tuple(field.name for field in fields(LoadRun) if field.name not in _APART)
 
 
-class LoadDocuments:
-    """Storage of ``LoadMeasurement`` in documents, for its kind; see ``Kind``."""
+_RUNS = ("run", "probes", "alone", "together")
+"""The fields of measurements with one run, or several."""
 
-    def to_documents(
-        self, evaluation: Evaluation[LoadMeasurement], save_id: str
-    ) -> tuple[Document, Mapping[str, Part]]:
-        """Returns the documents of the measurement."""
-        measured = evaluation.measurement
-        document = {
-            "options": options_document(measured.options),
-            "run": run_document(measured.run),
-            "mlperf": _mlperf_document(measured.mlperf) if measured.mlperf else None,
-        }
-        return document, {"load_query": queries_part([measured.run])}
 
-    def from_documents(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> LoadMeasurement:
-        """Returns the measurement."""
-        stored = head["measurement"]
-        return LoadMeasurement(
-            options=options_of(stored["options"]),
-            run=run_of(stored["run"], parts["load_query"]),
-            elapsed_ns=int(head["elapsed_ns"]),
-            mlperf=_mlperf(restored(stored["mlperf"])),
-        )
+class RunsKind(Kind[M]):
+    """A kind of measurement that consists of runs, which are numbered in the order of its fields."""
+
+    collections = ("load_query",)
+
+    def unanswered(self, measurement: M) -> str:
+        """Returns the reason why a failed evaluation has no figures."""
+        return "no query was answered"
+
+    def to_documents(self, evaluation: Evaluation[M], save_id: str) -> tuple[Document, Mapping[str, Part]]:
+        """Returns the measurement's fields, with its queries in ``load_query``."""
+        values = {name: getattr(evaluation.measurement, name) for name in self._names()}
+        given = [values[name] for name in values if name in _RUNS]
+        runs = [run for each in given for run in ([each] if isinstance(each, LoadRun) else each)]
+        return {name: _written(value) for name, value in values.items()}, {"load_query": queries_part(runs)}
+
+    def from_documents(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> M:
+        """Returns the measurement; raises KeyError, TypeError or ValueError if the documents are damaged."""
+        stored, number = head["measurement"], count()
+        queries: dict[Any, list[Stored]] = {}
+        for each in parts["load_query"]:
+            queries.setdefault(each["run"], []).append(each)
+
+        def runs(written: Any) -> Any:
+            if isinstance(written, Mapping):
+                return run_of(written, queries.get(next(number), []))
+            return tuple(map(runs, written))
+
+        readers = {**_READERS, **dict.fromkeys(_RUNS, runs)}
+        values = {name: readers.get(name, restored)(stored[name]) for name in self._names()}
+        found: Any = checked(self._plain_measurement()(**values, elapsed_ns=int(head["elapsed_ns"])))
+        if isinstance(found, RateSearchMeasurement) and found.options.latency_bound_ms is None:
+            raise ValueError("it searched without a latency bound")
+        if isinstance(found, MixMeasurement):
+            if not 0 < len(found.alone) == len(found.together):
+                raise ValueError(f"its {len(found.alone)} runs alone are not half of the pairs of blocks")
+            if found.options.max_duration_s is None:
+                raise ValueError("its blocks have no duration")
+        measurement: M = found
+        return measurement
+
+    def _names(self) -> list[str]:
+        return [each.name for each in fields(self._plain_measurement()) if each.name != "elapsed_ns"]
+
+
+def _written(value: object) -> Any:
+    match value:
+        case LoadOptions():
+            return options_document(value)
+        case LoadRun():
+            return run_document(value)
+        case MlperfResult():
+            return _mlperf_document(value)
+        case tuple() | list():
+            return [_written(each) for each in value]
+    return storable(value)
 
 
 def run_document(run: LoadRun) -> Document:
@@ -158,9 +195,10 @@ def _pairs(stored: Sequence[Any]) -> Iterator[Sequence[Any]]:
     return (tuple(each.values()) if isinstance(each, dict) else each for each in stored)
 
 
-def _mlperf(stored: dict[str, Any] | None) -> MlperfResult | None:
+def _mlperf(stored: Any) -> MlperfResult | None:
     if stored is None:
         return None
+    stored = restored(stored)
     percentiles = tuple(
         (float(percent), int(value_ns)) for percent, value_ns in _pairs(stored["percentiles_ns"])
     )
@@ -175,87 +213,10 @@ def _mlperf_document(result: MlperfResult) -> Document:
     return fields_of(result) | {"percentiles_ns": percentiles}
 
 
-class RateSearchDocuments:
-    """Storage of ``RateSearchMeasurement`` in documents, for its kind; see ``Kind``."""
-
-    def to_documents(
-        self, evaluation: Evaluation[RateSearchMeasurement], save_id: str
-    ) -> tuple[Document, Mapping[str, Part]]:
-        """Returns the documents of the measurement."""
-        search = evaluation.measurement
-        document = {
-            "options": options_document(search.options),
-            "answer": fields_of(search.answer) if search.answer else None,
-            "probes": [run_document(probe) for probe in search.probes],
-        }
-        return document, {"load_query": queries_part(search.probes)}
-
-    def from_documents(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> RateSearchMeasurement:
-        """Returns the measurement."""
-        stored, answer = head["measurement"], restored(head["measurement"]["answer"])
-        options = options_of(stored["options"])
-        if options.latency_bound_ms is None:
-            raise ValueError("it searched without a latency bound")
-        return RateSearchMeasurement(
-            options=options,
-            probes=_runs_of(stored["probes"], parts["load_query"]),
-            elapsed_ns=int(head["elapsed_ns"]),
-            answer=None if answer is None else _answer(answer),
-        )
-
-
-def _runs_of(stored: Sequence[Stored], documents: Sequence[Stored]) -> tuple[LoadRun, ...]:
-    """Returns the runs stored in documents, whose queries have the numbers of their runs."""
-    parts_of: dict[Any, list[Stored]] = {}
-    for each in documents:
-        parts_of.setdefault(each["run"], []).append(each)
-    return tuple(run_of(run, parts_of.get(number, [])) for number, run in enumerate(stored))
-
-
-class MixDocuments:
-    """Storage of ``MixMeasurement`` in documents, for its kind; see ``Kind``."""
-
-    def to_documents(
-        self, evaluation: Evaluation[MixMeasurement], save_id: str
-    ) -> tuple[Document, Mapping[str, Part]]:
-        """Returns the documents of the measurement; the runs alone precede those together."""
-        measured = evaluation.measurement
-        runs = [*measured.alone, *measured.together]
-        plain = {
-            name: storable(getattr(measured, name)) for name in ("name", "others", "mix", "file", "invalid")
-        }
-        document = {
-            **plain,
-            "options": options_document(measured.options),
-            "runs": [run_document(run) for run in runs],
-        }
-        return document, {"load_query": queries_part(runs)}
-
-    def from_documents(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> MixMeasurement:
-        """Returns the measurement."""
-        stored = head["measurement"]
-        runs, options = _runs_of(stored["runs"], parts["load_query"]), options_of(stored["options"])
-        pairs, rest = divmod(len(runs), 2)
-        if not pairs or rest:
-            raise ValueError(f"its {len(runs)} runs are not pairs of blocks")
-        if options.max_duration_s is None:
-            raise ValueError("its blocks have no duration")
-        return checked(
-            MixMeasurement(
-                name=restored(stored["name"]),
-                others=tuple(map(str, restored(stored["others"]))),
-                options=options,
-                mix=restored(stored["mix"]),
-                file=restored(stored["file"]),
-                alone=runs[:pairs],
-                together=runs[pairs:],
-                elapsed_ns=int(head["elapsed_ns"]),
-                invalid=restored(stored["invalid"]),
-            )
-        )
-
-
-def _answer(stored: dict[str, Any]) -> RateAnswer:
+def _answer(stored: Any) -> RateAnswer | None:
+    if stored is None:
+        return None
+    stored = restored(stored)
     answer = checked(RateAnswer(**stored | {"method": Method(stored["method"]).value}))
     if not all(map(_plausible, (answer.rate_qps, answer.low_qps, answer.high_qps))):
         raise ValueError("a rate in its answer makes no sense")
@@ -265,3 +226,11 @@ def _answer(stored: dict[str, Any]) -> RateAnswer:
 def _plausible(number: float | None) -> bool:
     """Returns whether a rate or bound is None, or non-negative and small enough to compute with."""
     return number is None or 0 <= number <= _MOST
+
+
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "options": options_of,
+    "mlperf": _mlperf,
+    "answer": _answer,
+    "others": lambda stored: tuple(restored(stored)),
+}

@@ -37,7 +37,6 @@ from inferometer.evaluators.load.arrivals import Schedule
 from inferometer.evaluators.load.issuer import RunLimits
 from inferometer.evaluators.load.load_session import (
     ALLOWED_SHARE,
-    LEAST_QPS,
     ClosedLoop,
     LoadSession,
     LoadTrace,
@@ -112,15 +111,10 @@ class LoadJob:
             callbacks.on_part(JobPart(number, count))
             with (
                 closing(EvaluationTrace(*traced)) as trace,
-                open_target(request, resources, callbacks, self._make_target) as (
-                    target,
-                    inputs,
-                    dataset,
-                    watch,
-                ),
+                open_target(request, resources, callbacks, self._make_target) as opened,
             ):
                 with trace.root(request.system.model_name) as scope:
-                    evaluation = self._run_once(target, inputs, dataset, resources, callbacks, watch, scope)
+                    evaluation = self._run_once(*opened, resources, callbacks, scope)
                 # The model is still open: closing it may wait for a prediction that hangs.
                 yield replace(trace.kept(evaluation), group_id=group_id)
             if evaluation.status is Status.INTERRUPTED:
@@ -131,9 +125,9 @@ class LoadJob:
         target: LoadTarget,
         inputs: LoadInputs,
         dataset: DatasetIdentity,
+        watch: Watch,
         resources: JobResources,
         callbacks: JobCallbacks,
-        watch: Watch,
         scope: TraceScope | None,
     ) -> Evaluation:
         request = self._request
@@ -346,13 +340,11 @@ def plan_work(request: WorkloadRequest | MaxQpsRequest) -> Work:
         schedule = Schedule.read(request.schedule)
     else:
         process, extent = request.process, request.extent
-        mean_qps = 0.0 if request.force else process.mean_qps(request.rate_qps, extent.min_duration_s)
-        if mean_qps > LEAST_QPS * ALLOWED_SHARE:  # refused before the memory of its queries is taken
-            ceiling_qps = calibrate()
-            check_load(mean_qps, ceiling_qps)
+        if not request.force:  # refused before the memory of its queries is taken
+            ceiling_qps = check_load(process.mean_qps(request.rate_qps, extent.min_duration_s))
         schedule = Schedule.drawn(process, request.rate_qps, extent, request.seed)
-    if not request.force and (peak := peak_qps(schedule)) > LEAST_QPS * ALLOWED_SHARE:
-        check_load(peak, ceiling_qps or calibrate())
+    if not request.force:
+        check_load(peak_qps(schedule), ceiling_qps)
     return schedule
 
 

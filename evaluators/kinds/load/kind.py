@@ -5,7 +5,6 @@ All present the options of a load in the same way, as text and as values.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from enum import Enum
@@ -17,7 +16,6 @@ from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs.options import words
 from inferometer.evaluators.kinds.kind import (
     Again,
-    Kind,
     Rows,
     SpanSource,
     dataset_words,
@@ -27,8 +25,9 @@ from inferometer.evaluators.kinds.kind import (
     top_figures,
     words_of,
 )
-from inferometer.evaluators.kinds.load.documents import LoadDocuments, MixDocuments, RateSearchDocuments
+from inferometer.evaluators.kinds.load.documents import RunsKind
 from inferometer.evaluators.kinds.load.measurement import (
+    SIDES,
     LoadMeasurement,
     LoadOptions,
     MixMeasurement,
@@ -36,7 +35,7 @@ from inferometer.evaluators.kinds.load.measurement import (
     RateSearchMeasurement,
     invalid_reason,
 )
-from inferometer.evaluators.kinds.load.plot import MaxQpsPlot, MixPlot, WorkloadPlot
+from inferometer.evaluators.kinds.load.plot import MaxQpsPlot, WorkloadPlot
 from inferometer.evaluators.kinds.load.report import (
     MaxQpsReport,
     MixReport,
@@ -45,7 +44,7 @@ from inferometer.evaluators.kinds.load.report import (
     WorkloadReport,
 )
 from inferometer.evaluators.kinds.load.request import LoadRequest, MaxQpsRequest, MixRequest, WorkloadRequest
-from inferometer.evaluators.kinds.load.summary import LoadSummary, MixSummary, mix_rows, run_rows, search_rows
+from inferometer.evaluators.kinds.load.summary import LoadSummary, mix_rows, run_rows, search_rows
 from inferometer.evaluators.reports.base import Row
 from inferometer.evaluators.verdict import FIGURES, MAX_QPS, THROUGHPUT, RunTimes
 
@@ -87,7 +86,7 @@ def options_text(options: LoadOptions, *, bound: bool = False) -> Iterator[str]:
     """Yields a short text for each option; with ``bound``, also for the latency bound."""
     yield f"timeout {options.timeout_ms:g} ms"
     if bound:
-        yield known_text("bound", options.latency_bound_ms, "ms") or "no bound"
+        yield "no bound" if options.latency_bound_ms is None else f"bound {options.latency_bound_ms:g} ms"
     yield f"batches of up to {options.max_batch_size}"
     if options.max_queue_delay_ms:
         yield f"which wait {options.max_queue_delay_ms:g} ms"
@@ -96,25 +95,17 @@ def options_text(options: LoadOptions, *, bound: bool = False) -> Iterator[str]:
     yield f"{options.warm_up_queries} queries to warm up"
 
 
-def known_text(name: str, value: float | None, unit: str) -> str:
-    """Returns the text of an option with its unit; empty if the option was not given."""
-    return "" if value is None else f"{name} {value:g} {unit}"
+_REPEATED = (
+    *("percentile", "timeout_ms", "warm_up_queries"),
+    *("max_batch_size", "max_queue_delay_ms", "instances", "include_preprocess"),
+)
 
 
 def load_words(evaluation: Evaluation, options: LoadOptions, request: type[LoadRequest]) -> Iterator[str]:
     """Yields the words of the command that repeats a load, except for the queries and their duration."""
     yield from dataset_words(evaluation)
     yield from words_of("seed", options.seed, 0)
-    names = (
-        "percentile",
-        "timeout_ms",
-        "warm_up_queries",
-        "max_batch_size",
-        "max_queue_delay_ms",
-        "instances",
-    )
-    same = {name: getattr(options, name) for name in (*names, "include_preprocess")}
-    yield from words(same, request)
+    yield from words({name: getattr(options, name) for name in _REPEATED}, request)
 
 
 _NS_PER_S = 1_000_000_000
@@ -124,27 +115,23 @@ _CHANGES_WITH_TIME = ("ramp", "bursts")
 """The arrival processes whose load depends on the duration."""
 
 
-class LoadKind(LoadDocuments, Kind[LoadMeasurement]):
+class LoadKind(RunsKind[LoadMeasurement]):
     """The measurement of a model under load."""
 
     name = "load"
     title = "workload"
     phrase = "a workload"
-    collections = ("load_query",)
     reports = ("workload", "parts")
     headlines = ("latency_ms_p50", "latency_ms_p99", "achieved_qps", "goodput_qps", "late_share")
 
+    measurement = LoadMeasurement
     keeps_interrupted = False
 
     def invalid(self, measurement: LoadMeasurement) -> str:
         return measurement.invalid
 
-    def unanswered(self, measurement: LoadMeasurement) -> str:
-        return "no query was answered"
-
     def overview(self, measurement: LoadMeasurement) -> Row:
-        run, options = measurement.run, measurement.options
-        load = LoadSummary.of(run.queries, options.latency_bound_ns, run.cut_ns, options.percentile)
+        load = LoadSummary.of_load(measurement)
         median = load.percentile(50.0)
         return top_figures(median.value_ns if median else None, load.achieved_qps)
 
@@ -166,7 +153,7 @@ class LoadKind(LoadDocuments, Kind[LoadMeasurement]):
     ) -> dict[str, Any]:
         load, run = evaluation.measurement, evaluation.measurement.run
         [row] = WorkloadReport().rows([evaluation])
-        summary = LoadSummary.of(run.queries, load.options.latency_bound_ns, run.cut_ns)
+        summary = LoadSummary.of_load(load)
         figures = {
             "options": option_values("workload", load.options),
             "workload": own_values(WorkloadReport(), row),
@@ -271,24 +258,21 @@ def _sent(options: LoadOptions) -> dict[str, Any]:
     return {"latency_bound_ms": options.latency_bound_ms, **sent, **length}
 
 
-class RateSearchKind(RateSearchDocuments, Kind[RateSearchMeasurement]):
+class RateSearchKind(RunsKind[RateSearchMeasurement]):
     """The measurement by a search for the highest rate."""
 
     name = "rate_search"
     title = "max QPS"
     phrase = "a search for the highest rate"
-    collections = ("load_query",)
     reports = ("max_qps",)
     headlines = ("max_qps",)
     tabled = (ProbesReport,)
 
+    measurement = RateSearchMeasurement
     keeps_interrupted = False
 
     def invalid(self, measurement: RateSearchMeasurement) -> str:
         return invalid_reason(measurement)
-
-    def unanswered(self, measurement: RateSearchMeasurement) -> str:
-        return "no query was answered"
 
     def overview(self, measurement: RateSearchMeasurement) -> Row:
         return top_figures(None, measurement.answer.rate_qps if measurement.answer else None)
@@ -301,10 +285,8 @@ class RateSearchKind(RateSearchDocuments, Kind[RateSearchMeasurement]):
         yield from load_description(evaluation, options)
         bound = f"p{options.percentile:g} <= {options.latency_bound_ms:g} ms"
         yield "load", f"search for the highest rate with {bound}, from {options.rate_qps:g} queries/s"
-        yield (
-            "",
-            f"{options.arrival}, seed {options.seed}, {known_text('budget', options.time_budget_s, 's')}",
-        )
+        budget = "" if options.time_budget_s is None else f"budget {options.time_budget_s:g} s"
+        yield "", f"{options.arrival}, seed {options.seed}, {budget}"
         probes = f"probes of {options.min_duration_s:g} s and {options.min_queries} queries at the least"
         yield "", f"{probes}; each schedule: agent info evaluation max-qps --probes --id={evaluation.id}"
         yield "", ", ".join(options_text(options))
@@ -362,7 +344,7 @@ class RateSearchKind(RateSearchDocuments, Kind[RateSearchMeasurement]):
         return measurement.answer
 
 
-class MixKind(MixDocuments, Kind[MixMeasurement]):
+class MixKind(RunsKind[MixMeasurement]):
     """Put several models under load, each alone and all together, and measure how much they interfere.
 
     Blocks alternate: each model alone, then all together, and in reverse order every second time. A model's
@@ -373,9 +355,9 @@ class MixKind(MixDocuments, Kind[MixMeasurement]):
     name = "mix"
     title = "mix"
     phrase = "a mix of models"
-    collections = ("load_query",)
     reports = ("mix",)
     headlines = ("ratio_p50", "ratio_judged", "together_ms_p50", "together_ms_judged", "kept_bound_together")
+    measurement = MixMeasurement
     request = MixRequest
 
     def job(self, request: MixRequest) -> Job[Evaluation[MixMeasurement]]:
@@ -386,16 +368,11 @@ class MixKind(MixDocuments, Kind[MixMeasurement]):
     def invalid(self, measurement: MixMeasurement) -> str:
         return measurement.invalid
 
-    def unanswered(self, measurement: MixMeasurement) -> str:
-        return "no query was answered"
-
     def measured(self, measurement: MixMeasurement) -> str:
         return f"{len(measurement.alone)} pairs of blocks"
 
     def overview(self, measurement: MixMeasurement) -> Row:
-        together = MixSummary.of(measurement).together
-        median = together.percentile(50.0)
-        return top_figures(median.value_ns if median else None, together.achieved_qps)
+        return LoadKind().overview(measurement.side("together"))
 
     def summary(self, evaluation: Evaluation[MixMeasurement]) -> Rows:
         return mix_rows(evaluation.measurement)
@@ -414,14 +391,9 @@ class MixKind(MixDocuments, Kind[MixMeasurement]):
             "options": option_values("mix", mix.options),
             "mix": own_values(MixReport(), row),
             "file": mix.file,
-            "failure_reasons": dict(
-                sum((Counter(r.reasons) for r in (*mix.alone, *mix.together)), Counter())
-            ),
+            "failure_reasons": {side: dict(mix.side(side).run.reasons) for side in SIDES},
         }
         return {"load": figures}
-
-    def drawings(self, evaluation: Evaluation[MixMeasurement], most_points: int) -> Iterator[Drawing]:
-        yield from drawn(MixPlot(), MixReport(), evaluation)
 
     def again(self, evaluation: Evaluation[MixMeasurement]) -> Again:
         note = "The evaluation keeps the content of the file: agent info evaluation show -f json."

@@ -7,10 +7,10 @@ keeps a latency bound, whose probes are runs at a steady rate; or the load of on
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 
 from inferometer.evaluators.load.queries import QUERY_COLUMNS, LoadRun, Outcome, Queries, bound_ns_of
 from inferometer.evaluators.load.validity import lag_text
-from inferometer.evaluators.statistics import Interval, PercentileInterval, mean_reach, percentile_intervals
+from inferometer.evaluators.statistics import Interval, mean_reach, percentile_intervals
+
+_NS_PER_S = 1_000_000_000
 
 
 class Scenario(str, Enum):
@@ -195,6 +197,9 @@ class RateSearchMeasurement:
         return self.options.max_batch_size
 
 
+SIDES = ("alone", "together")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class MixMeasurement:
     """One model of a mix: its load alone, and together with that of the other models, in pairs of blocks.
@@ -229,6 +234,21 @@ class MixMeasurement:
     def batch_size(self) -> int:
         """The maximum number of queries in a batch."""
         return self.options.max_batch_size
+
+    def side(self, name: str) -> LoadMeasurement:
+        """Returns the blocks ``alone`` or ``together`` as one workload; see ``pooled``."""
+        runs: tuple[LoadRun, ...] = getattr(self, name)
+        stops = Counter(run.stopped for run in runs if run.stopped)
+        run = LoadRun(
+            rate_qps=self.options.rate_qps,
+            source=self.options.arrival,
+            seed=self.options.seed,
+            checksum="",
+            queries=pooled(runs, round((self.options.max_duration_s or 0.0) * _NS_PER_S)),
+            stopped="; ".join(f"{count} of {len(runs)} blocks: {why}" for why, count in stops.items()),
+            reasons=dict(sum((Counter(run.reasons) for run in runs), Counter[str]()).most_common()),
+        )
+        return LoadMeasurement(self.options, run, self.elapsed_ns)
 
     def interference(self, percent: float) -> Interference | None:
         """Returns the ratio of a percentile's latency together to that alone; None if there is none.
@@ -271,12 +291,16 @@ class Interference:
 _MOMENTS = {"scheduled_ns", "sent_ns", "done_ns"}
 
 
-def pooled(runs: Sequence[LoadRun]) -> Queries:
-    """Returns the counted queries of runs, at least one, as if each run had begun when the last had ended."""
+def pooled(runs: Sequence[LoadRun], duration_ns: int = 0) -> Queries:
+    """Returns the counted queries of runs, at least one, as if each run had begun when the last had ended.
+
+    A run that was not stopped lasts for at least ``duration_ns``, so that the rate is that of all runs.
+    """
     columns: dict[str, list[NDArray[np.int64]]] = {name: [] for name in QUERY_COLUMNS}
     end_ns = 0
     for run in runs:
         counted, by_ns = run.queries.since(run.cut_ns), end_ns - run.cut_ns
+        end_ns = max(end_ns, 0 if run.stopped else by_ns + duration_ns)
         for name, found in columns.items():
             values = getattr(counted, name)
             if name in _MOMENTS:
@@ -287,7 +311,6 @@ def pooled(runs: Sequence[LoadRun]) -> Queries:
     return Queries(**joined, repeated=sum(run.queries.repeated for run in runs))
 
 
-_MEDIAN, _FAR_TAIL, _FAR_TAIL_QUERIES = 50.0, 99.9, 1000
 _START_BOUNDS = 10
 _START_SHARE = 0.25
 
@@ -327,47 +350,6 @@ def lag_reason(run: LoadRun, bound_ns: int, late_fraction: float) -> str:
     if not as_sent <= late_fraction < as_due:
         return ""
     return lag_text(f"{100 * as_sent:.3g} % of the queries would be late, not {100 * as_due:.3g} %")
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeSummary:
-    """The figures of a probe.
-
-    Attributes:
-        judged: The number of queries that the search judged, without the empty start; see ``judged_queries``.
-        late_fraction: The fraction of them that were later than the bound, or had no right answer; None if no
-            query was judged.
-        percentiles: The percentiles of their latency by percent, ascending: the median, the percentile to
-            which the bound applies, and 99.9 from 1,000 queries on; empty if no query was judged.
-    """
-
-    judged: int
-    late_fraction: float | None
-    percentiles: Mapping[float, PercentileInterval]
-
-    @classmethod
-    def of(cls, run: LoadRun, bound_ns: int | None, percentile: float) -> ProbeSummary:
-        """Computes the figures of a run of a search.
-
-        Args:
-            run: The run.
-            bound_ns: The latency bound of the search.
-            percentile: The percentile to which the bound applies, in percent.
-
-        Raises:
-            ValueError: There is no bound.
-        """
-        if bound_ns is None:
-            raise ValueError("a probe is judged by a latency bound, and the options have none")
-        latency_ns = judged_queries(run, bound_ns).latency_ns
-        count = len(latency_ns)
-        percents = {_MEDIAN, percentile, *([_FAR_TAIL] if count >= _FAR_TAIL_QUERIES else [])}
-        found = percentile_intervals(latency_ns, sorted(percents))
-        return cls(
-            judged=count,
-            late_fraction=float(np.mean(latency_ns > bound_ns)) if count else None,
-            percentiles=MappingProxyType({each.percent: each for each in found}),
-        )
 
 
 def load_s(*runs: LoadRun) -> float:

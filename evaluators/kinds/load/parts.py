@@ -100,14 +100,11 @@ def latency_parts(run: LoadRun) -> Iterator[LatencyParts]:
 
 def _by_answers(figure: str, queries: Queries, trip_ns: float | None) -> LatencyParts:
     """Returns the parts of queries whose answers tell their times."""
-    latency_ns, lag_ns = float(queries.latency_ns.mean()), float(queries.lag_ns.mean())
-    queue_ns, input_ns, infer_ns = (
-        float(np.maximum(column, 0).mean())
-        for column in (queries.queue_ns, queries.batch_ns, queries.predict_ns)
-    )
-    left_ns = latency_ns - lag_ns - queue_ns - input_ns - infer_ns
-    parts = {"lag": lag_ns, "queue": queue_ns, "input": input_ns, "compute": infer_ns}
-    parts["rest" if trip_ns is None else "network"] = left_ns
+    latency_ns = float(queries.latency_ns.mean())
+    columns = (queries.lag_ns, queries.queue_ns, queries.batch_ns, queries.predict_ns)
+    means_ns = (float(np.maximum(column, 0).mean()) for column in columns)
+    parts = dict(zip(("lag", "queue", "input", "compute"), means_ns, strict=True))
+    parts["rest" if trip_ns is None else "network"] = latency_ns - sum(parts.values())
     return LatencyParts(figure, _ANSWERS, len(queries), latency_ns, parts, trip_ns)
 
 

@@ -28,16 +28,17 @@ from inferometer.evaluators.drawing.charts import (
 )
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.load.measurement import (
+    SIDES,
     LoadMeasurement,
     LoadOptions,
     Method,
     MixMeasurement,
-    ProbeSummary,
     RateSearchMeasurement,
     invalid_reason,
     rate_text,
 )
 from inferometer.evaluators.kinds.load.parts import PARTS
+from inferometer.evaluators.kinds.load.summary import LoadSummary
 from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries
 from inferometer.evaluators.reports.base import Row
 
@@ -266,11 +267,10 @@ def _groups_of(search: RateSearchMeasurement) -> dict[str, list[Point]]:
     """Returns the points of each group, sorted by rate."""
     found: dict[str, list[Point]] = {}
     for run in sorted(search.probes, key=lambda run: run.rate_qps):
-        summary = ProbeSummary.of(run, search.options.latency_bound_ns, search.options.percentile)
-        for percent, each in summary.percentiles.items():
+        for each in LoadSummary.of_probe(run, search.options).percentiles:
             suffix = _INVALID if run.invalid else _STOPPED if run.stopped else ""
-            if not suffix or percent == search.options.percentile:
-                found.setdefault(f"p{percent:g}{suffix}", []).append((run.rate_qps, each.value_ns))
+            if not suffix or each.percent == search.options.percentile:
+                found.setdefault(f"p{each.percent:g}{suffix}", []).append((run.rate_qps, each.value_ns))
     return {group: found[group] for group in _names([search.options]) if group in found}
 
 
@@ -349,22 +349,19 @@ def _search_warning(search: RateSearchMeasurement) -> str:
     return "; ".join((*parts, *((search.answer.note,) if search.answer and search.answer.note else ())))
 
 
-_SIDES = ("alone", "together")
-
-
 class MixPlot(Plot[MixMeasurement]):
     """Bars of each model's latency alone and together."""
 
     def shows(self, row: Row) -> bool:
         """Returns whether the row's percentiles fall on queries with an answer."""
-        return all(np.isfinite(number(row[f"{side}_ms_judged"])) for side in _SIDES)
+        return all(np.isfinite(number(row[f"{side}_ms_judged"])) for side in SIDES)
 
     def drawing(self, chosen: Chosen[MixMeasurement], notes: Sequence[str]) -> Drawing:
         """Returns a chart for each model."""
         return Drawing(
             title="Latency alone and together",
             charts=tuple(_mix_chart(evaluation, row) for evaluation, [row] in chosen),
-            groups=_SIDES,
+            groups=SIDES,
             notes=("A whisker is the 95 % interval; the ratio is together / alone.", *notes),
         )
 
@@ -372,18 +369,12 @@ class MixPlot(Plot[MixMeasurement]):
 def _mix_chart(evaluation: Evaluation[MixMeasurement], row: Row) -> BarChart:
     mix, rows = evaluation.measurement, []
     for key, percent in (("p50", 50.0), ("judged", mix.options.percentile)):
-        ends = [[row[f"{side}_ms_{key}_{end}"] for end in ("low", "high")] for side in _SIDES]
-        bars = [
-            Bar(
-                value,
-                side,
-                f"{value:.3f} ms",
-                f"{mix.name} {side}: p{percent:g} {value:.6g} ms",
-                None if None in both else (number(both[0]), number(both[1])),
-            )
-            for side, both in zip(_SIDES, ends, strict=True)
-            for value in [number(row[f"{side}_ms_{key}"])]
-        ]
+        bars = []
+        for side in SIDES:
+            value, low, high = (row[f"{side}_ms_{key}{end}"] for end in ("", "_low", "_high"))
+            tooltip = f"{mix.name} {side}: p{percent:g} {value:.6g} ms"
+            ends = None if low is None or high is None else (number(low), number(high))
+            bars.append(Bar(number(value), side, f"{value:.3f} ms", tooltip, ends))
         ratio = row[f"ratio_{key}"]
         detail = "" if ratio is None else f"ratio {number(ratio):.3f}"
         rows.append(BarRow(Label(f"p{percent:g}", detail), tuple(bars)))

@@ -8,17 +8,16 @@ import numpy as np
 
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.load.measurement import (
-    Interference,
+    SIDES,
     LoadMeasurement,
     LoadOptions,
     MixMeasurement,
-    ProbeSummary,
     RateSearchMeasurement,
     invalid_reason,
     load_s,
 )
 from inferometer.evaluators.kinds.load.parts import PARTS, latency_parts
-from inferometer.evaluators.kinds.load.summary import LoadSummary, MixSummary, Spread
+from inferometer.evaluators.kinds.load.summary import LoadSummary, Spread
 from inferometer.evaluators.load.queries import LoadRun, Outcome
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,
@@ -102,7 +101,6 @@ class WorkloadReport(Report[LoadMeasurement]):
         """Yields one row for each evaluation."""
         for evaluation in evaluations:
             options, run = evaluation.measurement.options, evaluation.measurement.run
-            summary = LoadSummary.of(run.queries, options.latency_bound_ns, run.cut_ns, options.percentile)
             yield {
                 **describe(evaluation),
                 "arrival": run.source,
@@ -111,13 +109,21 @@ class WorkloadReport(Report[LoadMeasurement]):
                 "concurrency": options.concurrency,
                 "rate_qps": run.rate_qps or None,
                 "latency_bound_ms": options.latency_bound_ms,
-                "late_share": summary.late_fraction,
-                **{name: getattr(summary, name) for name in _OF_SUMMARY},
-                **_percentiles(summary, options),
-                **_spreads(summary),
-                **{name: summary.outcomes[outcome] for name, outcome in _OUTCOMES.items()},
-                "mean_batch_size": _mean_batch_size(summary),
+                **_of_load(evaluation.measurement),
             }
+
+
+def _of_load(load: LoadMeasurement) -> dict[str, Value]:
+    """Returns the figures of the queries of a workload."""
+    summary = LoadSummary.of_load(load)
+    return {
+        "late_share": summary.late_fraction,
+        **{name: getattr(summary, name) for name in _OF_SUMMARY},
+        **_percentiles(summary, load.options),
+        **_spreads(summary),
+        **{name: summary.outcomes[outcome] for name, outcome in _OUTCOMES.items()},
+        "mean_batch_size": _mean_batch_size(summary),
+    }
 
 
 def _of_run(run: LoadRun) -> dict[str, Value]:
@@ -256,21 +262,19 @@ class MaxQpsReport(Report[RateSearchMeasurement]):
             }
 
 
-_SIDES = ("alone", "together")
-_RATIOS = {"p50": "p50", "judged": "judged percentile"}
-_ENDS = ("", "_low", "_high")
+_RATIOS = [f"{key}{end}" for key in ("p50", "judged") for end in ("", "_low", "_high")]
+_COUNTS = ("queries", *_OUTCOMES)
 
 
 def _mix_columns(key: str, heading: str, unit: str = "") -> Iterator[Column]:
     """Yields the columns of p50 and the judged percentile, each with the ends of its interval."""
-    for name, shown in _RATIOS.items():
-        for end in _ENDS:
-            said = f"{heading} {shown}{end.replace('_', ' ')}{unit}"
-            yield Column(f"{key}_{name}{end}", said, detail=3 * bool(end and unit))
+    for name in _RATIOS:
+        said = name.replace("judged", "judged percentile").replace("_", " ")
+        yield Column(f"{key}_{name}", f"{heading} {said}{unit}", detail=3 * bool("_" in name and unit))
 
 
 class MixReport(Report[MixMeasurement]):
-    """One row for each model of each mix; the figures are those of ``MixSummary``.
+    """One row for each model of each mix; the figures are those of ``LoadSummary``.
 
     A percentile that falls on queries without a correct answer is infinite, and its ratio is empty.
     """
@@ -289,13 +293,13 @@ class MixReport(Report[MixMeasurement]):
         Column("percentile", "judged percentile"),
         Column("latency_bound_ms", "bound (ms)"),
         Column("pairs", "pairs of blocks", detail=2),
-        *(column for side in _SIDES for column in _mix_columns(f"{side}_ms", side, " (ms)")),
+        *(column for side in SIDES for column in _mix_columns(f"{side}_ms", side, " (ms)")),
         *_mix_columns("ratio", "together / alone"),
-        *(Column(f"kept_bound_{side}", f"kept the bound {side}", stays=True) for side in _SIDES),
+        *(Column(f"kept_bound_{side}", f"kept the bound {side}", stays=True) for side in SIDES),
         *(
             Column(f"{name}_{side}", f"{name.replace('_', ' ')} {side}", detail=2)
-            for side in _SIDES
-            for name in ("queries", *_OUTCOMES)
+            for side in SIDES
+            for name in _COUNTS
         ),
         Column("stopped", "stopped", wraps=True),
         INVALID_COLUMN,
@@ -307,8 +311,6 @@ class MixReport(Report[MixMeasurement]):
         """Yields one row for each evaluation."""
         for evaluation in evaluations:
             mix, options = evaluation.measurement, evaluation.measurement.options
-            summary = MixSummary.of(mix)
-            stops = {run.stopped for run in (*mix.alone, *mix.together)} - {""}
             of_options = ("arrival", "seed", "rate_qps", "percentile", "latency_bound_ms")
             row: dict[str, Value] = {
                 **describe(evaluation),
@@ -317,28 +319,18 @@ class MixReport(Report[MixMeasurement]):
                 "others": "; ".join(mix.others) or None,
                 **{name: getattr(options, name) for name in of_options},
                 "pairs": len(mix.alone),
-                "stopped": "; ".join(sorted(stops)) or None,
             }
-            for key in _RATIOS:
-                found: Interference | None = getattr(summary, key)
-                low, high = found.interval if found and found.interval else (None, None)
-                values = (found.ratio if found else None, low, high)
-                row |= zip((f"ratio_{key}{end}" for end in _ENDS), values, strict=True)
-            for side in _SIDES:
-                row |= _side(side, getattr(summary, side), options)
-            yield row
-
-
-def _side(side: str, summary: LoadSummary, options: LoadOptions) -> dict[str, Value]:
-    """Returns the columns of a model's queries alone or together."""
-    judged, bound_ns = summary.percentile(options.percentile), options.latency_bound_ns
-    return {
-        **_interval(f"{side}_ms_p50", summary.percentile(50.0)),
-        **_interval(f"{side}_ms_judged", judged),
-        f"kept_bound_{side}": judged.value_ns <= bound_ns if judged and bound_ns is not None else None,
-        f"queries_{side}": summary.queries,
-        **{f"{name}_{side}": summary.outcomes[outcome] for name, outcome in _OUTCOMES.items()},
-    }
+            stops = {run.stopped for run in (*mix.alone, *mix.together)} - {""}
+            row["stopped"] = "; ".join(sorted(stops)) or None
+            for side in SIDES:
+                of_side = _of_load(mix.side(side))
+                row |= {f"{side}_ms_{key}": of_side[f"latency_ms_{key}"] for key in _RATIOS}
+                row |= {f"{key}_{side}": of_side[key] for key in ("kept_bound", *_COUNTS)}
+            ratios: list[float | None] = []
+            for percent in (50.0, options.percentile):
+                found = mix.interference(percent)
+                ratios += (found.ratio, *(found.interval or (None, None))) if found else (None, None, None)
+            yield row | dict(zip((f"ratio_{key}" for key in _RATIOS), ratios, strict=True))
 
 
 class ProbesReport(Report[RateSearchMeasurement]):
@@ -386,8 +378,8 @@ class ProbesReport(Report[RateSearchMeasurement]):
 
 
 def _figures(run: LoadRun, options: LoadOptions) -> dict[str, Value]:
-    queries, summary = run.queries, ProbeSummary.of(run, options.latency_bound_ns, options.percentile)
-    judged, median, tail = (summary.percentiles.get(each) for each in (options.percentile, 50.0, 99.9))
+    queries, summary = run.queries, LoadSummary.of_probe(run, options)
+    judged, median, tail = (summary.percentile(each) for each in (options.percentile, 50.0, 99.9))
     lag_ns = queries.lag_ns
     return {
         **_of_run(run),
@@ -395,7 +387,7 @@ def _figures(run: LoadRun, options: LoadOptions) -> dict[str, Value]:
         "load_s": load_s(run),
         "queries": int(np.count_nonzero(queries.outcome != Outcome.UNSENT)),
         **{name: queries.count(outcome) for name, outcome in _WITHOUT_ANSWER.items()},
-        "judged_queries": summary.judged,
+        "judged_queries": summary.queries,
         "late_share": summary.late_fraction,
         "latency_ms_p50": in_ms(median.value_ns if median else None),
         "percentile": options.percentile,

@@ -394,7 +394,7 @@ MIX_S = 60.0
 """The default duration of all blocks of a mix together, in seconds."""
 _OF_A_MODEL = {
     *("initial_qps", "arrival", "percentile", "latency_bound_ms"),
-    *("max_batch_size", "max_queue_delay_ms", "include_preprocess"),
+    *("max_batch_size", "max_queue_delay_ms", "instances", "include_preprocess"),
 }
 _NOT_OF_A_MIX = {"model_path", "input_shape", "seed"}
 _MOST_MIX_BYTES = 1024 * 1024
@@ -442,17 +442,14 @@ class MixRequest:
     def __post_init__(self) -> None:
         check_options(self)
         text, entries = _mix_entries(self.mix)
-        shared = {
-            "duration_s": self.duration_s or MIX_S / (self.blocks * (len(entries) + 1)),
-            **{name: getattr(self, name) for name in ("timeout_ms", "warm_up_queries", "seed", "force")},
-        }
+        shared = {name: getattr(self, name) for name in ("timeout_ms", "warm_up_queries", "seed", "force")}
+        shared["duration_s"] = self.duration_s or MIX_S / (self.blocks * (len(entries) + 1))
         models: dict[str, WorkloadRequest] = {}
         for number, entry in enumerate(entries, 1):
             try:
                 name, load = _mixed_model(entry, shared)
-                if name in models:
+                if models.setdefault(name, load) is not load:
                     raise ConfigurationError(f'"{name}" is the name of an earlier model; add another name')
-                models[name] = load
             except ConfigurationError as error:
                 raise ConfigurationError(f"{self.mix}: model {number}: {error}") from error
         object.__setattr__(self, "models", models)
@@ -496,21 +493,18 @@ def _mixed_model(entry: Any, shared: Mapping[str, Any]) -> tuple[str, WorkloadRe
     for key, value in entry.items():
         if key not in known:
             raise ConfigurationError(f'unknown option "{key}"; {suggestion(str(key), known)}')
-        if known[key] in given:
-            raise ConfigurationError(
-                f"{key} is another name of {known[key]}, which is given too; leave out one"
-            )
-        given[known[key]] = value
-    name, priority = given.pop("name", None), given.pop("priority", 0)
+        if (name := known[key]) in given:
+            raise ConfigurationError(f"{key} is another name of {name}, which is given too; leave out one")
+        given[name] = value
+    name, priority = given.pop("name", entry["model_name"]), given.pop("priority", 0)
     check_value("priority", priority, "int", NOT_NEGATIVE)
     system = SystemOptions(**values_of(SystemOptions, given), seed=shared["seed"])
     inputs = DatasetOptions(**values_of(DatasetOptions, given))
-    name = system.model_name if name is None else name
     check_value("name", name, "str")
-    address = system.agent_address
-    if address and (address == "any" or set(address) & set(",=")):
+    address = system.agent_address or ""
+    if address == "any" or set(address) & set(",="):
         raise ConfigurationError(f'agent is "{address}"; a model of a mix names the address of one agent')
-    if priority and not (address or "").startswith("kserve"):
+    if priority and not address.startswith("kserve"):
         raise ConfigurationError("priority is only for a model on a server of the Open Inference Protocol")
     load = WorkloadRequest(
         system=replace(system.request(), agents=(address,) if address else (), priority=priority),

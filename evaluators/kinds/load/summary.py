@@ -7,7 +7,6 @@ figures are shown beside ours for the same queries; only the clocks differ.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -16,20 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.evaluators.kinds.load.measurement import (
-    Interference,
+    SIDES,
     LoadMeasurement,
+    LoadOptions,
     Method,
     MixMeasurement,
     MlperfResult,
-    ProbeSummary,
     RateSearchMeasurement,
     Scenario,
     invalid_reason,
-    pooled,
+    judged_queries,
     rate_text,
 )
 from inferometer.evaluators.kinds.load.parts import latency_parts
-from inferometer.evaluators.load.queries import Outcome, Queries
+from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries
 from inferometer.evaluators.statistics import (
     NEVER_NS,
     PERCENTS,
@@ -39,7 +38,7 @@ from inferometer.evaluators.statistics import (
 )
 
 _NS_PER_S = 1_000_000_000
-_MEDIAN = 50.0
+_MEDIAN, _FAR_TAIL, _FAR_TAIL_QUERIES = 50.0, 99.9, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +143,7 @@ class LoadSummary:
             target_qps=_due_qps(counted),
             achieved_qps=achieved_qps,
             goodput_qps=goodput_qps,
-            late_fraction=1 - in_time / len(counted) if len(counted) else None,
+            late_fraction=(len(counted) - in_time) / len(counted) if len(counted) else None,
             percentiles=_percentiles(counted, judged_percent),
             service=Spread.of(answered.done_ns - answered.sent_ns),
             queue=Spread.of(answered.queue_ns[answered.queue_ns >= 0]),
@@ -153,6 +152,23 @@ class LoadSummary:
             batch_sizes=MappingProxyType(dict(zip(sizes.tolist(), counts.tolist(), strict=True))),
             harness_lag=Spread.of(queries.lag_ns),
         )
+
+    @classmethod
+    def of_load(cls, load: LoadMeasurement) -> LoadSummary:
+        """Computes the figures of a workload, with the percentile to which its bound applies."""
+        options, run = load.options, load.run
+        return cls.of(run.queries, options.latency_bound_ns, run.cut_ns, options.percentile)
+
+    @classmethod
+    def of_probe(cls, run: LoadRun, options: LoadOptions) -> LoadSummary:
+        """Computes the figures of a run of a search, over the queries that the search judges.
+
+        The percentiles are the median, the one to which the bound applies, and 99.9 from 1,000 queries on.
+        """
+        bound_ns, percent = options.latency_bound_ns, options.percentile
+        found = cls.of(judged_queries(run, bound_ns or 0), bound_ns, 0, percent)
+        shown = {_MEDIAN, percent, *([_FAR_TAIL] if found.queries >= _FAR_TAIL_QUERIES else [])}
+        return replace(found, percentiles=tuple(p for p in found.percentiles if p.percent in shown))
 
     def percentile(self, percent: float) -> PercentileInterval | None:
         """Returns one of ``percentiles``; None if it is missing."""
@@ -310,7 +326,7 @@ def search_rows(search: RateSearchMeasurement) -> Iterator[tuple[str, str]]:
     if answer := search.answer:
         yield "method", answer.method + (f"; {answer.note}" if answer.note else "")
     for number, run in enumerate(search.probes):
-        summary = ProbeSummary.of(run, search.options.latency_bound_ns, search.options.percentile)
+        summary = LoadSummary.of_probe(run, search.options)
         late = "" if summary.late_fraction is None else f"{100 * summary.late_fraction:6.2f} % late"
         remarks = f"stopped: {run.stopped}  " if run.stopped else ""
         remarks += "INVALID" if run.invalid else ""
@@ -323,22 +339,22 @@ def search_rows(search: RateSearchMeasurement) -> Iterator[tuple[str, str]]:
         yield "", f"INVALID: {len(invalid)} of {len(search.probes)} probes; the last: {invalid[-1]}"
 
 
-def run_rows(load: LoadMeasurement) -> Iterator[tuple[str, str]]:
-    """Yields the figures of a workload, in the same form as for a search."""
-    run = load.run
-    bound_ms = load.options.latency_bound_ms
-    summary = LoadSummary.of(run.queries, load.options.latency_bound_ns, run.cut_ns, load.options.percentile)
+def run_rows(load: LoadMeasurement, *, blocks: bool = False) -> Iterator[tuple[str, str]]:
+    """Yields the figures of a workload, or of ``blocks`` whose pauses are no time without arrivals."""
+    run, summary, bound_ms = load.run, LoadSummary.of_load(load), load.options.latency_bound_ms
     if run.invalid:
         yield "INVALID", run.invalid
     if run.stopped:
         yield "stopped", run.stopped
-    outcomes = _outcomes(summary)
-    yield "queries", f"{summary.queries} ({outcomes}), after {summary.cut_queries} of the empty start"
+    outcomes = ", ".join(f"{count} {each.name.lower()}" for each, count in summary.outcomes.items() if count)
+    cut = f", after {summary.cut_queries} of the empty start" if run.cut_ns else ""
+    yield "queries", f"{summary.queries} ({outcomes or 'none'}){cut}"
     for reason, count in run.reasons.items():
         yield "", f"{count} failed: {reason}"
     if summary.repeated_answers:
         yield "", f"{summary.repeated_answers} more answers for queries that had one"
-    yield "rate", f"{_rate_text(summary.target_qps)} due, {_rate_text(summary.achieved_qps)} answered"
+    due = "" if blocks else f"{_rate_text(summary.target_qps)} due, "
+    yield "rate", f"{due}{_rate_text(summary.achieved_qps)} answered"
     if bound_ms is not None:
         yield "goodput", f"{_rate_text(summary.goodput_qps)} within {bound_ms:g} ms"
     for number, each in enumerate(summary.percentiles):
@@ -360,66 +376,22 @@ def run_rows(load: LoadMeasurement) -> Iterator[tuple[str, str]]:
     yield from _mlperf_rows(load)
 
 
-@dataclass(frozen=True, slots=True)
-class MixSummary:
-    """The figures of one model of a mix.
-
-    Attributes:
-        alone: The figures of its queries alone, over all blocks.
-        together: The figures of its queries together with the other models.
-        p50: The median latency together, divided by that alone; None if there is none.
-        judged: The same for the percentile to which the bound applies.
-    """
-
-    alone: LoadSummary
-    together: LoadSummary
-    p50: Interference | None
-    judged: Interference | None
-
-    @classmethod
-    def of(cls, mix: MixMeasurement) -> MixSummary:
-        """Computes the figures."""
-        percent, bound_ns = mix.options.percentile, mix.options.latency_bound_ns
-        alone, together = (LoadSummary.of(pooled(r), bound_ns, 0, percent) for r in (mix.alone, mix.together))
-        return cls(alone, together, mix.interference(_MEDIAN), mix.interference(percent))
-
-
 def mix_rows(mix: MixMeasurement) -> Iterator[tuple[str, str]]:
-    """Yields the figures of one model of a mix, in the same form as for a workload."""
-    options, figures = mix.options, MixSummary.of(mix)
-    yield "load", f"{mix.name}, {options.arrival} at {options.rate_qps:g} queries/s"
+    """Yields the figures of one model of a mix: those of two workloads, and the ratios of their latencies."""
+    yield "load", f"{mix.name}, {mix.options.arrival} at {mix.options.rate_qps:g} queries/s"
     yield "beside", "; ".join(mix.others) or "no other model: together is the same as alone"
     if mix.invalid:
         yield "INVALID", mix.invalid
-    percents = sorted({_MEDIAN, options.percentile})
-    for name, runs in (("alone", mix.alone), ("together", mix.together)):
-        side: LoadSummary = getattr(figures, name)
-        yield name, f"{side.queries} queries ({_outcomes(side)}), {_rate_text(side.achieved_qps)} answered"
-        stops = Counter(run.stopped for run in runs if run.stopped)
-        yield from (("", f"{count} of {len(runs)} blocks stopped: {why}") for why, count in stops.items())
-        reasons = sum((Counter(run.reasons) for run in runs), Counter[str]())
-        yield from (("", f"{count} failed: {reason}") for reason, count in reasons.most_common())
-        shown = [each for each in side.percentiles if each.percent in percents]
-        yield from (("", _percentile(each)) for each in shown)
-        if shown and options.latency_bound_ns is not None:
-            yield "", _verdict(shown[-1], options.latency_bound_ns)
-    for number, percent in enumerate(percents):
-        found = figures.p50 if percent == _MEDIAN else figures.judged
-        yield ("" if number else "ratio"), f"p{percent:<5g} {ratio_text(found)}"
-    yield "", f"latency together / alone, over {len(mix.alone)} pairs of blocks"
-
-
-def ratio_text(found: Interference | None) -> str:
-    """Returns a ratio with its interval."""
-    if found is None:
-        return "not known: a block has no query, or its percentile falls on queries without an answer"
-    ends = "" if found.interval is None else f" [{found.interval.low:.3f}, {found.interval.high:.3f}]"
-    return f"{found.ratio:.3f}{ends}"
-
-
-def _outcomes(summary: LoadSummary) -> str:
-    counts = summary.outcomes.items()
-    return ", ".join(f"{count} {outcome.name.lower()}" for outcome, count in counts if count)
+    for side in SIDES:
+        yield side, f"{len(mix.alone)} blocks"
+        yield from run_rows(mix.side(side), blocks=True)
+    for number, percent in enumerate(sorted({_MEDIAN, mix.options.percentile})):
+        found = mix.interference(percent)
+        text = "not known: a block has no query, or its percentile falls on queries without an answer"
+        if found is not None:
+            ends = "" if found.interval is None else " [{:.3f}, {:.3f}]".format(*found.interval)
+            text = f"{found.ratio:.3f}{ends} together / alone"
+        yield ("" if number else "ratio"), f"p{percent:<5g} {text}"
 
 
 def _server_rows(load: LoadMeasurement) -> Iterator[tuple[str, str]]:

@@ -21,7 +21,8 @@ from inferometer.evaluators.kinds.kind import (
 )
 from inferometer.evaluators.kinds.load.job import LoadJob, load_job
 from inferometer.evaluators.kinds.load.kind import RateSearchKind, load_description, options_text
-from inferometer.evaluators.kinds.load.measurement import ProbeSummary, invalid_reason, lag_reason, rate_text
+from inferometer.evaluators.kinds.load.measurement import invalid_reason, lag_reason, rate_text
+from inferometer.evaluators.kinds.load.summary import LoadSummary
 from inferometer.evaluators.kinds.tuning.race import Race, Trial, TuningMeasurement
 from inferometer.evaluators.kinds.tuning.request import Configuration, TuningRequest
 from inferometer.evaluators.load.local_target import SwitchedTarget
@@ -189,8 +190,8 @@ def _chart(evaluation: Evaluation[TuningMeasurement]) -> PointChart | None:
     found: dict[str, list[tuple[float, float]]] = {}
     for trial in measured.trials:
         for run in (measured.probes[number] for number in trial.probes):
-            summary = ProbeSummary.of(run, options.latency_bound_ns, options.percentile)
-            if run.rate_qps and not run.stopped and (judged := summary.percentiles.get(options.percentile)):
+            summary = LoadSummary.of_probe(run, options)
+            if run.rate_qps and not run.stopped and (judged := summary.percentile(options.percentile)):
                 group = _BEST if trial is measured.best else _OTHERS
                 found.setdefault(group, []).append((run.rate_qps, judged.value_ns / 1e6))
     front: list[tuple[float, float]] = []

@@ -15,6 +15,7 @@ MODELS = """
   latency_bound: 20
   percentile: 95
   threads: 1
+  instances: 2
 - model_name: ResNet_v1_50
   agent: host:50051
   synthetic: true
@@ -40,6 +41,7 @@ def test_each_model_has_a_load_of_its_own(mix):
     options = vision.load_options()
     assert list(request.models) == ["vision", "ResNet_v1_50"]
     assert (options.rate_qps, options.arrival, options.percentile) == (80, "gamma:cv=2", 95)
+    assert options.instances == 2
     assert (options.latency_bound_ms, options.timeout_ms, options.seed) == (20, 500.0, 7)
     assert options.max_duration_s == MIX_S / (4 * 3)
     assert (vision.system.framework_name, vision.system.session.threads) == ("ONNXRuntime", 1)
@@ -85,7 +87,7 @@ def test_a_given_duration_is_that_of_a_block(mix):
         ("- {model_name: A, threads: 0}", "threads is 0"),
         ("- {model_name: A, agent: any}", 'agent is "any"; a model of a mix names the address of one agent'),
         ("- {model_name: A, agent: 'a:1,b:2'}", 'agent is "a:1,b:2"; a model of a mix names the address'),
-        ("- {model_name: A, agent: 'a:1', max_batch_size: 2}", "apply only to a model in this process"),
+        ("- {model_name: A, agent: 'a:1', max_batch_size: 2}", "applies only to a model in this process"),
         ("- {model_name: A, priority: 1}", "priority is only for a model on a server of the Open Inference"),
         ("- {model_name: A, agent: 'a:1', priority: 1}", "priority is only for a model on a server"),
         ("- {model_name: A, agent: 'kserve://a:1', priority: -1}", "priority is -1; it must be at least 0"),
@@ -136,7 +138,7 @@ def test_the_arrivals_of_a_model_differ_from_block_to_block_and_from_those_of_ot
     seen = []
     for seed in (1, 1, 2):
         models = mix_job(mix(text, seed=seed, blocks=3, duration_s=1.0)).run.args[1]
-        seen.append([schedule.checksum for model in models for schedule in model.schedules])
+        seen.append([schedule.checksum for schedules in models.values() for schedule in schedules])
 
     assert seen[0] == seen[1]
     assert len({*seen[0], *seen[2]}) == 12

@@ -8,7 +8,7 @@ from load_runs import latencies, run_of
 from virtual_system import NS_PER_S, VirtualClock, VirtualServer
 
 from inferometer.evaluators.kinds.load.measurement import Interference, LoadOptions, MixMeasurement, pooled
-from inferometer.evaluators.kinds.load.summary import MixSummary, mix_rows
+from inferometer.evaluators.kinds.load.summary import LoadSummary, mix_rows
 from inferometer.evaluators.load.arrivals import ConstantArrivals, Extent, PoissonArrivals, Schedule
 from inferometer.evaluators.load.issuer import RunLimits, run_open_loop, run_together
 from inferometer.evaluators.load.queries import LoadRun, Outcome, Stop
@@ -136,12 +136,12 @@ def test_interference_is_the_factor_by_which_a_model_slows_another(shared, ratio
         together_.append(together([first, second], [schedule] * 2)[1])
         alone_.append(together([second], [schedule])[0])
 
-    summary = MixSummary.of(mix_of(alone_, together_))
+    mix = mix_of(alone_, together_)
 
-    for found in (summary.p50, summary.judged):
+    for found in (mix.interference(50.0), mix.interference(99.0)):
         assert found.ratio == pytest.approx(ratio, rel=0.02)
         assert found.interval.low * 0.99 <= ratio <= found.interval.high * 1.01
-    assert summary.alone.percentile(50).value_ns == pytest.approx(4 * MS, rel=0.02)
+    assert LoadSummary.of_load(mix.side("alone")).percentile(50).value_ns == pytest.approx(4 * MS, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,27 @@ def test_the_rows_say_what_a_model_answered_and_whether_it_kept_its_bound():
     assert "p99 kept 5 ms" in text
     assert "p99 missed 5 ms" in text
     assert "ratio p50    1.500 [1.500, 1.500]" in text
-    assert "together 200 queries (200 failed)" in none
-    assert "200 failed: no memory" in none
+    assert "together 2 blocks\nqueries 200 (200 failed)\n 200 failed: no memory" in none
     assert "ratio p50    not known" in none
-    assert "alone 0 queries (), not known answered" in empty
+    assert "alone 1 blocks\nqueries 0 (none)\nrate not known answered" in empty
+
+
+def test_the_bound_is_that_of_the_judged_percentile_even_below_the_median():
+    due_ns = np.arange(100) * 10 * MS
+    run = LoadRun(100.0, "poisson", 1, "", run_of(due_ns, np.repeat([4 * MS, 6 * MS], [20, 80])))
+
+    rows = list(mix_rows(mix_of([run] * 2, [run] * 2, latency_bound_ms=5.0, percentile=10.0)))
+
+    bounds = [text for name, text in rows if name == "bound"]
+    assert [text.partition(",")[0] for text in bounds] == ["p10 kept 5 ms"] * 2
+
+
+def test_the_rate_of_short_blocks_counts_the_pause_after_their_last_query():
+    drawn = [Schedule.drawn(PoissonArrivals(), 50, Extent(0.2, 1, 0.2), seed) for seed in range(100)]
+    runs = [alone(VirtualServer(VirtualClock(), MS), each) for each in drawn]
+    mix = mix_of(runs, runs)
+    mix = replace(mix, options=replace(mix.options, max_duration_s=0.2))
+
+    answered = sum(map(len, drawn))
+
+    assert LoadSummary.of_load(mix.side("alone")).achieved_qps == pytest.approx(answered / 20, rel=0.01)
