@@ -222,7 +222,8 @@ def _draw(spec: TensorSpec, dtype: np.dtype[Any], random: np.random.Generator) -
     if spec.values is Values.BOXES:
         corners = np.sort(random.random((spec.shape[0], 2, 2), np.float32), axis=1) * np.float32(spec.scale)
         images = random.integers(0, spec.limit, (spec.shape[0], 1))
-        return np.concatenate([images, corners.reshape(-1, 4)], axis=1).astype(dtype)
+        boxes: NDArray[Any] = np.concatenate([images, corners.reshape(-1, 4)], axis=1).astype(dtype)
+        return boxes
     values = _floats(spec, random)
     if spec.scale != 1.0:
         values *= spec.scale
