@@ -48,7 +48,7 @@ def load_options_of(request: type[LoadRequest]) -> Callable[[Any], Any]:
     return options(
         system_options,
         request_options(request, but=(*_TRACING, *_STATISTICS)),
-        request_options(request, only=_STATISTICS, heading=MODEL),
+        request_options(request, only=_STATISTICS, heading="Statistics of the server"),
         boolean("--allow_invalid", help="Exit with 0 even if the result is INVALID."),
         tracer_options,
         dataset_options,

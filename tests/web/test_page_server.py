@@ -58,6 +58,7 @@ def test_every_figure_of_an_evaluation_is_that_of_its_report(
         "latency": LATENCY,
         "accuracy": ("accuracy", "--include_interrupted"),
         "workload": ("workload", "--include_interrupted"),
+        "parts": ("parts", "--include_interrupted"),
         "max_qps": ("max-qps",),
         "layers": ("layers", "--include_interrupted"),
         "layer_tree": ("layer_tree", "--include_interrupted"),
