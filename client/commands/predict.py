@@ -40,6 +40,7 @@ from inferometer.evaluators.kinds.tuning.request import TuningRequest
 from inferometer.manifests.errors import ConfigurationError
 
 _TRACING = ("tracer_address", "trace_url")
+_SERVING = ("max_batch_size", "max_queue_delay_ms", "instances")
 _STATISTICS = ("server_statistics_hz", "metrics_url")
 
 
@@ -47,7 +48,8 @@ def load_options_of(request: type[LoadRequest]) -> Callable[[Any], Any]:
     """Adds the options for a load test, the model and the inputs."""
     return options(
         system_options,
-        request_options(request, but=(*_TRACING, *_STATISTICS)),
+        request_options(request, but=(*_TRACING, *_SERVING, *_STATISTICS)),
+        request_options(request, only=_SERVING, heading="Serving in this process"),
         request_options(request, only=_STATISTICS, heading="Statistics of the server"),
         boolean("--allow_invalid", help="Exit with 0 even if the result is INVALID."),
         tracer_options,
