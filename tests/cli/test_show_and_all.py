@@ -26,6 +26,7 @@ OTHERS = (
     "strong_scaling",
     "operators",
     "memory",
+    "tuning",
 )
 """The reports on other kinds of measurement."""
 REPORT = ("info", "evaluation")
