@@ -19,7 +19,6 @@ import pytest
 import tritonclient.utils.shared_memory as shm
 from agent_client import BATCH, TIMEOUT_S, Client, outcome, v1_request
 from closed_loops import ClosedLoops
-from conftest import plugin_environment
 from fake_framework import wait_for, write_manifests
 from open_inference import images
 from prometheus_client.parser import text_string_to_metric_families
@@ -33,6 +32,7 @@ from inferometer.client.remote.native.agent import open_remote_agent
 from inferometer.protos.inference.v2 import grpc_service_pb2 as v2
 from inferometer.protos.inferometer.v1 import predict_pb2, registry_pb2
 from tests.cli.conftest import served
+from tests.integration.conftest import plugin_environment
 
 WORKERS, CLIENTS = 3, 24
 OWN = [("grpc.use_local_subchannel_pool", 1)]
