@@ -154,8 +154,8 @@ class _Run:
                         self.system = value
                         self.callbacks.on_start(JobStart(value, "synthetic inputs", size, "memory"))
         except errors.InferometerError as error:
-            ran_out = limited and "baseline" in point["readings"]  # from there on, the limit holds
-            if self.system is None or not (ran_out or isinstance(error, errors.PredictionError)):
+            began = self.system is not None and "baseline" in point["readings"]
+            if not began or not (limited or isinstance(error, errors.PredictionError)):
                 raise
             point["failure"] = str(error)
         self.found.points.append(point)

@@ -79,12 +79,9 @@ class MemoryPlot(charts.Plot[MemoryMeasurement]):
 
     def drawing(self, chosen: charts.Chosen[MemoryMeasurement], notes: Sequence[str]) -> charts.Drawing:
         """Returns the charts."""
-        return charts.Drawing(
-            title="Memory by batch size",
-            charts=tuple(_chart(evaluation, rows) for evaluation, rows in chosen),
-            groups=("measured", "fits", "line"),
-            notes=("Data is private writable memory, which the limit bounds.", *notes),
-        )
+        told = ("Data is private writable memory, which the limit bounds.", *notes)
+        found, groups = tuple(_chart(*each) for each in chosen), ("measured", "fits", "line")
+        return charts.Drawing("Memory by batch size", found, groups, told)
 
 
 def _chart(evaluation: MemoryEvaluation, rows: Sequence[Row]) -> charts.PointChart:
@@ -96,9 +93,8 @@ def _chart(evaluation: MemoryEvaluation, rows: Sequence[Row]) -> charts.PointCha
             series.append(charts.Series("line", x, y, line=True, size=0))
     drawn_rows = (row for row in rows if row["data_mib"] is not None)
     for (length, outcome), group in groupby(drawn_rows, itemgetter("sequence_length", "outcome")):
-        found = [(charts.number(row["batch_size"]), charts.number(row["data_mib"])) for row in group]
-        x, y = zip(*found, strict=True)
-        series.append(charts.Series(outcome, x, y, tooltip=outcome, text=f"{length or ''}"))
+        sizes, data = zip(*((row["batch_size"], row["data_mib"]) for row in group), strict=True)
+        series.append(charts.Series(outcome, sizes, data, tooltip=outcome, text=f"{length or ''}"))
     label, rules = charts.label_of(evaluation), (charts.Rule(limit_mib, "limit"),)
     return charts.PointChart(label, "batch size", "data (MiB)", tuple(series), rules)
 

@@ -162,6 +162,7 @@ class MemoryMeasurement:
         failed = [each["batch_size"] for each in tried if each["failure"]]
         fit = [each["batch_size"] for each in tried if not each["failure"]]
         largest, foretold = max(fit, default=0 if 1 in failed else None), self.foretold(length)
-        known = foretold is not None and largest and failed
-        error = 100 * (foretold - largest) / largest if known else None
+        error = None
+        if foretold is not None and largest and failed:
+            error = 100 * (foretold - largest) / largest
         return {"foretold_batch": foretold, "largest_batch": largest, "error_percent": error}
