@@ -136,6 +136,9 @@ class MemoryKind(Kind[MemoryMeasurement]):
             known = ("not known" if each is None else each for each in (largest, foretold))
             yield f"largest batch{f' at {length}' * bool(length)}", "{}; foretold {}{}".format(*known, off)
 
+    def facts(self, evaluation: MemoryEvaluation, timed: MemoryEvaluation) -> Iterator[tuple[str, Any]]:
+        yield from self.summary(evaluation)
+
     def document(self, evaluation: MemoryEvaluation, *_: object) -> dict[str, Any]:
         report = MemoryReport()
         return {"memory": [own_values(report, row) for row in report.rows([evaluation])]}

@@ -197,7 +197,7 @@ def test_the_largest_batch_is_foretold_from_the_line_and_known_from_the_tries(
     assert found["largest_batch"] == 20
     assert found["error_percent"] == 0.0
     assert MemoryKind().measured(MEASURED) == "4 processes"
-    assert dict(MemoryKind().summary(evaluation)) == {
+    assert dict(MemoryKind().facts(evaluation, evaluation)) == {
         "limit": "400 MiB of data",
         "largest batch": "20; foretold 20, +0.0 % off",
     }
