@@ -42,7 +42,8 @@ class MemoryReport(Report[MemoryMeasurement]):
     summary = "peak memory by batch size in MiB, and the largest batch that fits into a limit"
     takes = (MemoryMeasurement,)
     columns = (
-        *NAME_COLUMNS,
+        *NAME_COLUMNS[:-1],
+        Column("batch_size", "batch"),  # of a process, unlike the column that evaluations have in common
         Column("sequence_length", "sequence length", detail=1),
         Column("outcome", "outcome"),
         *(Column(key, f"{name} (MiB)", 1, detail) for key, (name, detail, _) in _FIGURES.items()),

@@ -197,6 +197,8 @@ def test_the_largest_batch_is_foretold_from_the_line_and_known_from_the_tries(
     assert found["largest_batch"] == 20
     assert found["error_percent"] == 0.0
     assert MemoryKind().measured(MEASURED) == "4 processes"
+    shown = MemoryKind().document(evaluation)["memory"]
+    assert [row["batch_size"] for row in shown] == [4, 8, 20, 21]
     assert dict(MemoryKind().facts(evaluation, evaluation)) == {
         "limit": "400 MiB of data",
         "largest batch": "20; foretold 20, +0.0 % off",
