@@ -13,30 +13,33 @@ def reading(resident: int, peak: int, data: int, anonymous: int = 0) -> dict[str
     return {name: value * MIB for name, value in {**mib, "RssFile": resident - anonymous}.items()}
 
 
-def point(size: int, data: int, *, limited: bool = False) -> dict[str, Any]:
+def point(size: int, data: int, *, limited: bool = False) -> Any:
     """A process that predicted: resident are 10 MiB of Python, 20 of framework, 30 of model, 40 of batch."""
     return {
         "batch_size": size,
         "sequence_length": 0,
         "limited": limited,
         "failure": "",
-        "baseline": reading(10, 10, 50),
-        "framework": reading(30, 31, 90),
-        "model": reading(60, 75, 200),
-        "batch": reading(100, 100, data, 70),
+        "readings": {
+            "baseline": reading(10, 10, 50),
+            "framework": reading(30, 31, 90),
+            "model": reading(60, 75, 200),
+            "batch": reading(100, 100, data, 70),
+        },
     }
 
 
 MEASURED = MemoryMeasurement(
     points=[
-        *(point(size, data) for size, data in ((4, 240), (4, 240), (8, 280), (8, 280))),
+        point(4, 240),
+        point(8, 280),
         point(20, 398, limited=True),
         {
             "batch_size": 21,
             "sequence_length": 0,
             "limited": True,
             "failure": "the process ended by SIGKILL",
-            "baseline": reading(10, 10, 50),
+            "readings": {"baseline": reading(10, 10, 50)},
         },
     ],
     limit_bytes=400 * MIB,

@@ -240,18 +240,22 @@ def _numbers(path: Path) -> dict[str, int]:
 
 def _quota(proc: Path, sys: Path) -> Mapping[str, int]:
     """Returns ``cpu.stat`` of the most throttled group among this process's group and those above it."""
-    files = (_optional(_numbers, path / "cpu.stat") or {} for path in _groups(proc, sys))
+    files = (_optional(_numbers, path / "cpu.stat") or {} for path in control_groups(proc, sys, "cpu"))
     found = [numbers for numbers in files if "nr_throttled" in numbers]
     return max(found, key=lambda numbers: numbers["nr_throttled"])
 
 
-def _groups(proc: Path, sys: Path) -> Iterator[Path]:
-    """Yields the folders of this process's group and the groups above it, for cgroups versions 2 and 1."""
+def control_groups(proc: Path, sys: Path, controller: str) -> Iterator[Path]:
+    """Yields the folders of this process's group and the groups above it, for cgroups versions 2 and 1.
+
+    Raises:
+        OSError: The system has no control groups.
+    """
     root = sys / "fs/cgroup"
     for line in (proc / "self/cgroup").read_text(encoding="utf-8").splitlines():
         _, controllers, path = line.split(":", 2)
-        tops = [root] if not controllers else [root / controllers, root / "cpu"]
-        if controllers and "cpu" not in controllers.split(","):
+        tops = [root] if not controllers else [root / controllers, root / controller]
+        if controllers and controller not in controllers.split(","):
             continue
         for top in tops:
             group = top / path.lstrip("/")

@@ -91,8 +91,10 @@ def _type(each: Option) -> Any:
         return click.Choice(shown.choices, case_sensitive=not shown.ignores_case)
     if each.kind == "Path":
         return INPUT if shown.reads else FILE
+    if each.kind.startswith("tuple[int"):
+        return tensor_shape if within is None else counts
     if within is None:
-        return {"int": click.INT, "float": FiniteFloatRange(), "tuple[int, ...]": tensor_shape}.get(each.kind)
+        return {"int": click.INT, "float": FiniteFloatRange()}.get(each.kind)
     if each.kind == "int":
         return click.IntRange(math.ceil(within.least), None if within.most is None else int(within.most))
     open_end = within.leaves_out_most and within.most is not None

@@ -145,7 +145,7 @@ class Declared:
     Attributes:
         help: A sentence that describes it.
         metavar: The placeholder for its value, such as ``S`` for seconds.
-        within: The allowed range; None if the value is not a number, or any number is allowed.
+        within: The allowed range of the number, or of each of several; None if there is none.
         choices: The allowed strings; empty if any string is allowed.
         ignores_case: Whether the case of a choice does not matter.
         flags: Its flags; empty for a single flag derived from its name.
@@ -325,7 +325,10 @@ def check_value(name: str, value: Any, kind: str, within: Range | None = None) -
     if wrong or not isinstance(value, known):
         article = _ARTICLES.get(kind, "a list" if kind.startswith(("tuple", "Sequence")) else "text")
         raise ConfigurationError(f"{spoken(name)} is {value!r}; it must be {article}")
-    if within is not None:
+    if within is not None and kind == "tuple[int, ...]":
+        for number in value:
+            check_value(name, number, "int", within)
+    elif within is not None:
         check_number(name, value, within)
 
 

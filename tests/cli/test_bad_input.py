@@ -27,6 +27,8 @@ LATENCY = ("info", "evaluation", "latency")
         ),
         ((*DATASET, "--batch_size=0"), 2, ["--batch_size", "0", "x>=1"]),
         ((*DATASET, "--batch_size=many"), 2, ["--batch_size", "many"]),
+        (("measure", "memory", "--batch_sizes=0,1"), 2, ["--batch_sizes", "0 is not in the range x>=1"]),
+        (("measure", "memory", "--batch_sizes=a"), 2, ["--batch_sizes", "a is not a number; write one, or"]),
         ((*DATASET, "--num_file_parts=0"), 2, ["num_file_parts", "-1 for all"]),
         ((*DATASET, "--num_file_parts=-2"), 2, ["num_file_parts", "-2"]),
         ((*DATASET, "--min_duration=-1"), 2, ["--min_duration", "-1", "x>=0"]),

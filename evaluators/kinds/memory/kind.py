@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from inferometer.evaluators.drawing import charts
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.kind import Kind, Rows, allocator_words, drawn, own_values
-from inferometer.evaluators.kinds.memory.measurement import (
-    MIB,
-    MemoryMeasurement,
-    MemoryRequest,
-    Point,
-    data_bytes,
-)
+from inferometer.evaluators.kinds.memory.measurement import MIB, MemoryMeasurement, MemoryRequest, data_bytes
 from inferometer.evaluators.reports.base import NAME_COLUMNS, STATUS_COLUMN, Column, Report, Row, describe
 
 if TYPE_CHECKING:
@@ -35,7 +31,7 @@ _FIGURES: Mapping[str, tuple[str, int, Callable[[Any], int]]] = {
 
 
 class MemoryReport(Report[MemoryMeasurement]):
-    """One row for each batch size and sequence length: memory in MiB, as means over the processes.
+    """One row for each process, by sequence length and batch size: memory in MiB.
 
     ``framework`` (imported), ``model`` (loaded) and ``batch`` (the peak of the predictions, with inputs and
     outputs) are resident memory, each above the one before; ``peak`` is their sum. ``anonymous`` and
@@ -46,14 +42,13 @@ class MemoryReport(Report[MemoryMeasurement]):
     summary = "peak memory by batch size in MiB, and the largest batch that fits into a limit"
     takes = (MemoryMeasurement,)
     columns = (
-        *NAME_COLUMNS,
+        *NAME_COLUMNS[:-1],
+        Column("batch_size", "batch"),  # of a process, unlike the column that evaluations have in common
         Column("sequence_length", "sequence length", detail=1),
         Column("outcome", "outcome"),
-        Column("processes", "processes", detail=1),
         *(Column(key, f"{name} (MiB)", 1, detail) for key, (name, detail, _) in _FIGURES.items()),
         Column("limit_mib", "limit (MiB)", decimals=1),
         Column("foretold_batch", "foretold batch"),
-        *(Column(f"foretold_{end}", f"foretold {end}", 1, 3) for end in ("low", "high")),
         Column("largest_batch", "largest batch"),
         Column("error_percent", "error (%)", decimals=2),
         Column("allocator", "allocator", detail=1),
@@ -65,38 +60,19 @@ class MemoryReport(Report[MemoryMeasurement]):
         """Yields the measured batch sizes of each sequence length, and then those tried under the limit."""
         for evaluation in evaluations:
             described, measured = describe(evaluation), evaluation.measurement
-            shared = {
-                **{column.key: described[column.key] for column in (*NAME_COLUMNS, STATUS_COLUMN)},
-                "limit_mib": measured.limit_bytes / MIB,
-                "allocator": "keep" if any(allocator_words(evaluation.system)) else "default",
-            }
-            groups: dict[tuple[int, bool, int], list[Point]] = {}
-            for point in measured.points:
-                key = (point["sequence_length"], point["limited"], point["batch_size"])
-                groups.setdefault(key, []).append(point)
-            for (length, *_), group in sorted(groups.items(), key=lambda each: each[0]):
-                yield {**shared, **measured.capacity(length), **_of_group(group)}
-
-
-def _of_group(points: Sequence[Point]) -> Row:
-    """Returns the values of the processes with one batch size; those that failed have no figures."""
-    first, done = points[0], [point for point in points if "batch" in point]
-    failure = next((point["failure"] for point in points if point["failure"]), None)
-    outcomes = ("fits", "does not fit") if first["limited"] else ("measured", "failed")
-    return {
-        **{
-            key: sum(map(read, done)) / len(done) / MIB if done else None
-            for key, (*_, read) in _FIGURES.items()
-        },
-        "batch_size": first["batch_size"],
-        "sequence_length": first["sequence_length"] or None,
-        "outcome": outcomes[failure is not None],
-        "processes": len(points),
-        "failure": failure,
-    }
-
-
-_SHOWN = ("measured", "fits")
+            for point in sorted(measured.points, key=itemgetter("sequence_length", "limited", "batch_size")):
+                readings, failed = point["readings"], bool(point["failure"])
+                yield {
+                    **{column.key: described[column.key] for column in (*NAME_COLUMNS, STATUS_COLUMN)},
+                    "batch_size": point["batch_size"],
+                    "sequence_length": point["sequence_length"] or None,
+                    "outcome": (("measured", "failed"), ("fits", "does not fit"))[point["limited"]][failed],
+                    **{key: None if failed else of(readings) / MIB for key, (*_, of) in _FIGURES.items()},
+                    "limit_mib": measured.limit_bytes / MIB,
+                    **measured.capacity(point["sequence_length"]),
+                    "allocator": "keep" if any(allocator_words(evaluation.system)) else "default",
+                    "failure": point["failure"] or None,
+                }
 
 
 class MemoryPlot(charts.Plot[MemoryMeasurement]):
@@ -104,31 +80,24 @@ class MemoryPlot(charts.Plot[MemoryMeasurement]):
 
     def drawing(self, chosen: charts.Chosen[MemoryMeasurement], notes: Sequence[str]) -> charts.Drawing:
         """Returns the charts."""
-        return charts.Drawing(
-            title="Memory by batch size",
-            charts=tuple(_chart(evaluation, rows) for evaluation, rows in chosen),
-            groups=(*_SHOWN, "line"),
-            notes=("Data is private writable memory, which the limit bounds.", *notes),
-        )
+        told = ("Data is private writable memory, which the limit bounds.", *notes)
+        found, groups = tuple(_chart(*each) for each in chosen), ("measured", "fits", "line")
+        return charts.Drawing("Memory by batch size", found, groups, told)
 
 
 def _chart(evaluation: MemoryEvaluation, rows: Sequence[Row]) -> charts.PointChart:
     series, measured = [], evaluation.measurement
+    limit_mib = measured.limit_bytes / MIB
     for length in measured.lengths:
-        at = [row for row in rows if (row["sequence_length"] or 0) == length and row["data_mib"]]
         if line := measured.line(length):
-            ends = (float(min(line.sizes)), max(charts.number(row["batch_size"]) for row in at))
-            y = tuple((line.base + line.slope * size) / MIB for size in ends)
-            series.append(charts.Series("line", ends, y, line=True, size=0))
-        for outcome in _SHOWN:
-            found = [row for row in at if row["outcome"] == outcome]
-            x, y = (tuple(charts.number(row[key]) for row in found) for key in ("batch_size", "data_mib"))
-            if found:
-                series.append(charts.Series(outcome, x, y, tooltip=outcome, text=f"{length or ''}"))
-    limit = charts.Rule(measured.limit_bytes / MIB, "limit")
-    return charts.PointChart(
-        charts.label_of(evaluation), "batch size", "data (MiB)", tuple(series), rules=(limit,)
-    )
+            x, y = (line[0][0], measured.foretold(length) or 0), (line[0][1] / MIB, limit_mib)
+            series.append(charts.Series("line", x, y, line=True, size=0))
+    drawn_rows = (row for row in rows if row["data_mib"] is not None)
+    for (length, outcome), group in groupby(drawn_rows, itemgetter("sequence_length", "outcome")):
+        sizes, data = zip(*((row["batch_size"], row["data_mib"]) for row in group), strict=True)
+        series.append(charts.Series(outcome, sizes, data, tooltip=outcome, text=f"{length or ''}"))
+    label, rules = charts.label_of(evaluation), (charts.Rule(limit_mib, "limit"),)
+    return charts.PointChart(label, "batch size", "data (MiB)", tuple(series), rules)
 
 
 class MemoryKind(Kind[MemoryMeasurement]):
@@ -153,6 +122,9 @@ class MemoryKind(Kind[MemoryMeasurement]):
 
         return memory_job(request)
 
+    def measured(self, measurement: MemoryMeasurement) -> str:
+        return f"{len(measurement.points)} processes"
+
     def unanswered(self, measurement: MemoryMeasurement) -> str:
         return next((each["failure"] for each in measurement.points if each["failure"]), "")
 
@@ -160,13 +132,13 @@ class MemoryKind(Kind[MemoryMeasurement]):
         measured = evaluation.measurement
         yield "limit", f"{measured.limit_bytes / MIB:,.0f} MiB of data"
         for length in measured.lengths:
-            found, at = measured.capacity(length), f" at {length}" if length else ""
-            off = "" if found["error_percent"] is None else f", {found['error_percent']:+.1f} % off"
-            largest, foretold = (
-                "not known" if found[key] is None else found[key]
-                for key in ("largest_batch", "foretold_batch")
-            )
-            yield f"largest batch{at}", f"{largest}; foretold {foretold}{off}"
+            foretold, largest, error = measured.capacity(length).values()
+            off = "" if error is None else f", {error:+.1f} % off"
+            known = ("not known" if each is None else each for each in (largest, foretold))
+            yield f"largest batch{f' at {length}' * bool(length)}", "{}; foretold {}{}".format(*known, off)
+
+    def facts(self, evaluation: MemoryEvaluation, timed: MemoryEvaluation) -> Iterator[tuple[str, Any]]:
+        yield from self.summary(evaluation)
 
     def document(self, evaluation: MemoryEvaluation, *_: object) -> dict[str, Any]:
         report = MemoryReport()

@@ -1,8 +1,7 @@
-"""Memory: the line and its interval by hand, the search, the limit, the wrong input, and the report."""
+"""Memory: the line by hand, the search, the limit, the wrong input, and the report."""
 
 from __future__ import annotations
 
-import math
 import time
 from pathlib import Path
 from typing import Any, cast
@@ -19,7 +18,6 @@ from inferometer.evaluators.kinds.memory.job import _sampled_data, available_byt
 from inferometer.evaluators.kinds.memory.kind import MemoryKind, MemoryReport
 from inferometer.evaluators.kinds.memory.measurement import (
     MIB,
-    Line,
     MemoryMeasurement,
     MemoryRequest,
     data_bytes,
@@ -27,46 +25,30 @@ from inferometer.evaluators.kinds.memory.measurement import (
 )
 from inferometer.manifests.errors import ConfigurationError
 from tests.evaluations import changed
-from tests.memory_points import MEASURED
+from tests.memory_points import MEASURED, point
 from tests.reports.conftest import on_cpu
 
 
-def test_a_line_is_that_of_least_squares_with_its_interval() -> None:
-    line = Line.of([(1, 10.0), (1, 14.0), (3, 20.0), (3, 16.0)])
-
-    # by hand: x̄ = 2, ȳ = 15, Σ(x-x̄)(y-ȳ) = 12, Σ(x-x̄)² = 4; residuals ±2, of 2 degrees of freedom
-    assert line is not None
-    assert line.slope == pytest.approx(3.0)
-    assert line.base == pytest.approx(9.0)
-    assert line.error == pytest.approx(math.sqrt(8))
-    batch, reach = line.batch_within(39.0)
-    assert batch == 10
-    assert reach == pytest.approx(4.303 * math.sqrt(8) / 3 * math.sqrt(1 + 1 / 4 + 64 / 4))
-
-
 @pytest.mark.parametrize(
-    ("points", "sizes", "batch"),
+    ("points", "foretold"),
     [
-        pytest.param([(1, 50.0), (2, 50.0), (10, 100.0), (20, 150.0)], (10, 20), 30, id="flat at first"),
-        pytest.param([(1, 50.0), (2, 60.0), (4, 80.0)], (1, 2, 4), 16, id="straight"),
-        pytest.param(
-            [(1, 50.0), (1, 54.0), (2, 61.0), (3, 72.0), (3, 71.0)], (1, 1, 2, 3, 3), 16, id="noise"
-        ),
+        pytest.param([(1, 50), (2, 50), (10, 100), (20, 150)], 30, id="flat at first"),
+        pytest.param([(4, 80), (1, 50), (2, 60)], 16, id="in another order"),
+        pytest.param([(1, 50), (8, 120), (16, 120), (15, 120)], 33, id="flat at the end"),
+        pytest.param([(1, 50), (3, 71)], 15, id="rounded down"),
+        pytest.param([(1, 210), (2, 220)], 0, id="too large"),
+        pytest.param([(4, 10)], None, id="one"),
+        pytest.param([(1, 10), (2, 9)], None, id="falling"),
+        pytest.param([], None, id="none"),
     ],
 )
-def test_smaller_sizes_beyond_a_bend_are_left_out(
-    points: list[tuple[int, float]], sizes: tuple[int, ...], batch: int
+def test_the_largest_sizes_foretell_the_batch_that_fits(
+    points: list[tuple[int, int]], foretold: int | None
 ) -> None:
-    line = Line.of(points)
+    measured = MemoryMeasurement([point(*each) for each in points], 200 * MIB, 1)
 
-    assert line is not None
-    assert line.sizes == sizes
-    assert line.batch_within(200.0)[0] == batch
-
-
-@pytest.mark.parametrize("points", [[(4, 10.0)], [(4, 10.0), (4, 12.0)], [(1, 10.0), (2, 9.0)], []])
-def test_there_is_no_line_through_one_size_or_down(points: list[tuple[int, float]]) -> None:
-    assert Line.of(points) is None
+    assert measured.foretold(0) == foretold
+    assert measured.capacity(0)["foretold_batch"] == foretold
 
 
 @pytest.mark.parametrize(
@@ -155,13 +137,13 @@ def test_a_control_group_bounds_what_is_available(
 ) -> None:
     for name, text in {
         "proc/self/cgroup": f"{group}\n",
-        **{f"groups/{n}": t for n, t in files.items()},
+        **{f"sys/fs/cgroup/{n}": t for n, t in files.items()},
     }.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="ascii")
 
-    found = available_bytes(tmp_path / "proc", tmp_path / "groups")
+    found = available_bytes(tmp_path / "proc", tmp_path / "sys")
 
     assert found == available if available is not None else found > MIB
 
@@ -172,7 +154,7 @@ def test_a_control_group_bounds_what_is_available(
         ({"batch_sizes": (4, 0)}, "batch_sizes is 0; it must be at least 1"),
         ({"sequence_lengths": (-1,)}, "sequence_lengths is -1; it must be at least 1"),
         ({"memory_limit_mib": 0}, "memory_limit is 0; it must be at least 1"),
-        ({"repeat": 0}, "repeat is 0; it must be at least 1"),
+        ({"batch_sizes": (1, "a")}, "batch_sizes is 'a'; it must be a whole number"),
         ({"tries": -1}, "tries is -1; it must be at least 0"),
         ({"predictions": 1.5}, "predictions is 1.5; it must be a whole number"),
         ({"system": SystemRequest(agents=("h:1",))}, "leave out agent and gpu"),
@@ -200,7 +182,7 @@ def test_the_figures_of_a_row_are_differences_of_its_readings(evaluation: Evalua
     assert [first[key] for key in ("framework_mib", "model_mib", "batch_mib", "peak_mib")] == [20, 30, 40, 90]
     assert [first[key] for key in ("load_peak_mib", "anonymous_mib", "file_mib")] == [65, 70, 30]
     assert [first["data_mib"], second["data_mib"]] == [240, 280]
-    assert (first["outcome"], first["processes"]) == ("measured", 2)
+    assert first["outcome"] == "measured"
     assert [(row["batch_size"], row["outcome"]) for row in tried] == [(20, "fits"), (21, "does not fit")]
     assert tried[1]["failure"] == "the process ended by SIGKILL"
     assert tried[1]["peak_mib"] is None
@@ -214,14 +196,17 @@ def test_the_largest_batch_is_foretold_from_the_line_and_known_from_the_tries(
     assert found["foretold_batch"] == 20  # 200 MiB, and 10 for each input, of 400
     assert found["largest_batch"] == 20
     assert found["error_percent"] == 0.0
-    assert dict(MemoryKind().summary(evaluation)) == {
+    assert MemoryKind().measured(MEASURED) == "4 processes"
+    shown = MemoryKind().document(evaluation)["memory"]
+    assert [row["batch_size"] for row in shown] == [4, 8, 20, 21]
+    assert dict(MemoryKind().facts(evaluation, evaluation)) == {
         "limit": "400 MiB of data",
         "largest batch": "20; foretold 20, +0.0 % off",
     }
 
 
 def test_a_model_that_does_not_fit_at_all_has_a_largest_batch_of_0() -> None:
-    points = [*MEASURED.points[:4], {**MEASURED.points[-1], "batch_size": 1}]
+    points: Any = [*MEASURED.points[:2], {**MEASURED.points[-1], "batch_size": 1}]
 
     assert MemoryMeasurement(points, 10 * MIB, 1).capacity(0)["largest_batch"] == 0
 
