@@ -525,11 +525,10 @@ class Race:
             above = f"p{percentile:g} is above {(bound_ns or 0) / 1e6:.4g} ms, and that of the best is not"
             each.stopped = above if stopped.stop is Stop.HOPELESS else f"at this rate: {stopped.stopped}"
             return None
-        latencies = []
-        for queries in (run.queries.chosen(slice(self._cut, None)) for run in runs):
-            answered = queries.outcome == Outcome.ANSWERED
-            latencies.append(np.where(answered, queries.latency_ns, math.inf))
-        latency_ns = np.concatenate(latencies)
+        counted = [run.queries.since(int(run.queries.scheduled_ns[self._cut])) for run in runs]
+        latency_ns = np.concatenate(
+            [np.where(each.outcome == Outcome.ANSWERED, each.latency_ns, math.inf) for each in counted]
+        )
         half = 100 * max(self._share / 2, 2 / len(latency_ns))
         percents = (percentile - half, percentile, min(percentile + half, 100.0))
         below, found, above_ns = np.percentile(latency_ns, percents, method="lower").tolist()
