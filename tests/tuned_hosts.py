@@ -5,7 +5,9 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -68,7 +70,7 @@ class Host:
 
 
 class SimulatedProber:
-    """Serves a host's model in virtual time; satisfies ``race.Prober``, and ``LoadSession`` for a search.
+    """Serves a host's model in virtual time, and loads it as ``LoadSession`` does.
 
     Args:
         host: The host.
@@ -145,6 +147,13 @@ class SimulatedProber:
         return done_ns, np.sort(due[(done_ns >= 0) & (done_ns - due > bound_ns)] + bound_ns)
 
 
+def race_of(
+    request: TuningRequest, space: Iterable[Configuration], prober: Any, limit_qps: float = math.inf
+) -> Race:
+    """The race of configurations that a prober serves."""
+    return Race(request, space, prober, prober.use, limit_qps)
+
+
 def request_of(seed: int, latency_bound_ms: float, **options: object) -> TuningRequest:
     """The request to tune a model with a seed."""
     system = SystemRequest(session=SessionOptions(seed=seed))
@@ -157,7 +166,7 @@ def tuned_host(*, whole: bool = True, **options: object) -> TuningMeasurement:
     request = request_of(0, 60.0, max_batch_size=(1, 8), **options)
     space = [Configuration(count, 1, size, 0.0) for count in (1, 2) for size in (1, 8)]
     prober = SimulatedProber(Host(2, 0.004, 0.001), interrupted_after=None if whole else 12)
-    race = Race(request, space, prober, math.inf)
+    race = race_of(request, space, prober)
     assert race.run() is whole
     answer = race.answer() if whole else None
     load, runs = request.load.load_options(), tuple(prober.runs)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 from inferometer.evaluators.documents import Document, Part, Stored, checked, fields_of, restored, storable
 from inferometer.evaluators.drawing.charts import Chosen, Drawing, Plot, PointChart, Rule, Series, label_of
-from inferometer.evaluators.evaluation import Evaluation, Status, TensorSystem
+from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.kinds.kind import (
     Again,
     Rows,
@@ -38,23 +39,6 @@ from inferometer.evaluators.reports.base import (
     describe_verdict,
 )
 
-_AXES = tuple(each.name for each in fields(Configuration))
-
-
-class _Served:
-    """A session under load whose model is served in one way after the other; see ``race.Prober``."""
-
-    def __init__(self, session: Any, target: SwitchedTarget) -> None:
-        self._session, self._target = session, target
-        self.run = session.run
-
-    def use(self, c: Configuration) -> str:
-        return self._target.use(c.threads, c.max_batch_size, c.max_queue_delay_ms, c.instances)
-
-    @property
-    def elapsed_s(self) -> float:
-        return float(self._session.elapsed_s)
-
 
 class TuningJob(LoadJob):
     """A planned tuning; see ``LoadJob``."""
@@ -63,21 +47,21 @@ class TuningJob(LoadJob):
         super().__init__(request.load, request.write_config, self._switched)
         self._tuning = request
 
-    def _switched(
-        self, system: TensorSystem, inputs: Any, reopen: Callable[[int], TensorSystem]
-    ) -> SwitchedTarget:
-        self._served = SwitchedTarget(system, inputs, reopen)
-        return self._served
+    def _switched(self, *opened: Any) -> SwitchedTarget:
+        self._target = SwitchedTarget(*opened)
+        return self._target
+
+    def _use(self, c: Configuration) -> str:
+        return self._target.use(c.threads, c.max_batch_size, c.max_queue_delay_ms, c.instances)
 
     def _described(self) -> str:
         return f"tuning for at most {self._tuning.time_budget_s:g} s"
 
     def _measured(self, session: Any, work: Any) -> tuple[TuningMeasurement, bool]:
         """Returns the measurement, whose duration is not yet set, and whether the race was run to its end."""
-        request, machine = self._tuning, self._served.description
+        request, machine = self._tuning, self._target.description
         space = request.configurations(machine.environment.usable_cores, on_gpu=machine.device.is_gpu)
-        served = _Served(session, self._served)
-        race = Race(request, space, served, work.max_rate_qps or math.inf)
+        race = Race(request, space, session, self._use, work.max_rate_qps or math.inf)
         whole, options = race.run(), request.load.load_options()
         bound_ns, share = options.latency_bound_ns or 0, 1 - request.percentile / 100
         sought = request.rate_qps is None
@@ -88,7 +72,7 @@ class TuningJob(LoadJob):
         answer = race.answer() if whole else None
         found = TuningMeasurement(options, probes, 0, answer, race.trials(), request.asked)
         if whole and race.best is not None:
-            served.use(race.best.configuration)  # which the evaluation then describes
+            self._use(race.best.configuration)  # which the evaluation then describes
             if self._file:
                 self._file.create(_configuration_text(race.best.configuration, _answer(found)))
         return found, whole
@@ -96,8 +80,7 @@ class TuningJob(LoadJob):
 
 def _configuration_text(best: Configuration, answer: str) -> str:
     """Returns the best configuration as a configuration file of ``agent serve``."""
-    values = {name: getattr(best, name) for name in _AXES}
-    lines = [f"  {name}: {value}" for name, value in values.items() if value is not None]
+    lines = [f"  {name}: {value}" for name, value in asdict(best).items() if value is not None]
     return "\n".join((f"# agent tune: {answer}", "serving:", *lines, ""))
 
 
@@ -115,9 +98,12 @@ def _answer(measured: TuningMeasurement) -> str:
         return "no configuration can serve this load" if measured.trials else "nothing was tried"
     if measured.answer is not None:
         return f"{rate_text(measured.answer)} {_question(measured)}"
-    if best.latency_ms is None:
-        return "no answer: the tuning was stopped"
-    return f"{best.latency_ms:.4g} [{best.low:.4g}, {best.high:.4g}] ms, {_question(measured)}"
+    ends = "" if best.low is None else f" [{best.low:.4g}, {best.high:.4g}]"
+    if best.latency_ms is not None:
+        found = f"{best.latency_ms:.4g}{ends} ms, {_question(measured)}"
+    else:
+        found = f"{best.rate_qps:.4g} {_question(measured)}"
+    return found if ends else f"about {found}; there was too little time for an interval"
 
 
 class TuningReport(Report[TuningMeasurement]):
@@ -159,15 +145,9 @@ class TuningReport(Report[TuningMeasurement]):
             named = {key: described[key] for key in ("id", "model_name", "framework_name", "status")}
             named |= describe_verdict(evaluation, _invalid(evaluation.measurement))
             for place, trial in enumerate(evaluation.measurement.trials, start=1):
-                values = {each.name: getattr(trial, each.name) for each in fields(Trial)}
-                axes = {name: getattr(values["configuration"], name) for name in _AXES}
-                del values["configuration"]
-                figures = {
-                    "place": place,
-                    "probes": len(values.pop("probes")),
-                    "stopped": values["stopped"] or None,
-                }
-                yield {**named, **axes, **values, **figures}
+                values = asdict(trial)
+                figures = {"place": place, "probes": len(trial.probes), "stopped": trial.stopped or None}
+                yield {**named, **values.pop("configuration"), **values, **figures}
 
 
 _BEST, _OTHERS, _FRONT = "the best configuration", "others", "Pareto front"
@@ -250,12 +230,12 @@ class TuningKind(RateSearchKind):
 
     def from_documents(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> TuningMeasurement:
         search, stored = super().from_documents(head, parts), restored(head["measurement"])
-        trials = []
-        for each in stored["trials"]:
-            configuration = checked(Configuration(**each.pop("configuration")))
-            trials.append(checked(Trial(configuration, **each)))
+        trials = tuple(
+            checked(Trial(checked(Configuration(**each.pop("configuration"))), **each))
+            for each in stored["trials"]
+        )
         return TuningMeasurement(
-            search.options, search.probes, search.elapsed_ns, search.answer, tuple(trials), stored["asked"]
+            search.options, search.probes, search.elapsed_ns, search.answer, trials, stored["asked"]
         )
 
     def invalid(self, measurement: Any) -> str:
@@ -277,23 +257,22 @@ class TuningKind(RateSearchKind):
         if invalid:
             yield "", invalid
         if best and whole:
-            yield "another", f"is better with a probability of at most {100 * measured.another:.3g} %"
+            another = measured.another
+            unknown = "may be better: there was too little time to race them all"
+            told = "" if another is None else f"is better with a probability of at most {100 * another:.3g} %"
+            yield "another", told or unknown
         if measured.answer and measured.answer.note:
             yield "", measured.answer.note
-        raced = sum(each.rounds > 0 for each in measured.trials)
+        raced = [each for each in measured.trials if each.rounds]
         tried = sum(bool(each.probes) for each in measured.trials)
-        yield "raced", f"{raced} of {len(measured.trials)} configurations; {tried} answered a burst"
-        for number, each in enumerate(measured.trials):
-            rate = "" if each.rate_qps is None else f"{each.rate_qps:.1f} queries/s"
-            latency = (
-                ""
-                if each.latency_ms is None
-                else f"p{measured.options.percentile:g} {each.latency_ms:.4g} ms"
-            )
-            yield (
-                "" if number else "tried",
-                "  ".join(filter(None, (str(each.configuration), rate, latency, each.stopped))),
-            )
+        yield "raced", f"{len(raced)} of {len(measured.trials)} configurations; {tried} answered a burst"
+        for each in raced:
+            found = "no figure" if each.rate_qps is None else f"{each.rate_qps:.1f} queries/s"
+            if each.latency_ms is not None:
+                found = f"p{measured.options.percentile:g} {each.latency_ms:.4g} ms"
+            yield "", "  ".join(filter(None, (str(each.configuration), found, each.stopped)))
+        for reason, count in Counter(each.stopped for each in measured.trials if not each.rounds).items():
+            yield "", f"{count} not raced: {reason}"
 
     def description(self, evaluation: Evaluation[Any]) -> Rows:
         options = evaluation.measurement.options

@@ -7,14 +7,18 @@ to the rates at which they are probed (common random numbers: Law, "Simulation M
 The first probe of a configuration is slightly below the rate that the best one keeps on these arrivals: if it
 breaks the bound there, it has lost, and its probe ends once the bound cannot be kept any more. Half of those
 that remain go on to a round with probes of twice the duration.
+
+The figure of the best configuration is then measured again, on several fresh sequences of arrivals. Late
+queries come in bursts, of which one sequence may have many or none, and the best one was chosen for its luck
+with the arrivals of the rounds; the differences between independent sequences give an honest interval.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,15 +26,21 @@ from numpy.typing import NDArray
 from inferometer.evaluators.kinds.load.measurement import Method, RateAnswer, RateSearchMeasurement
 from inferometer.evaluators.kinds.tuning.request import Configuration, TuningRequest
 from inferometer.evaluators.load.arrivals import Extent, Schedule
+from inferometer.evaluators.load.load_session import LoadSession
 from inferometer.evaluators.load.queries import LoadRun, Outcome, Stop, bound_ns_of
+from inferometer.evaluators.statistics import t_quantile_95
 
 BLOCKS = 20
 """The number of blocks of a round's arrivals, which are paired between configurations."""
-_T_95 = 2.093  # the two-sided quantile of Student's t with BLOCKS - 1 degrees of freedom
+SEQUENCES = 8
+"""The number of independent sequences of arrivals that the figure of the best configuration rests on."""
+_SEQUENCE_DURATIONS = 4  # the duration of each, in those of a probe in the first round
+_LEAST_BOUNDS = 20  # the least duration of each, in latency bounds: the queue takes time to fill
+_CONFIRMING_SHARE, _CONFIRMING_PROBES = 0.4, 3  # of the time budget; how many probes are expected
 _ROUNDS, _MOST_PROBES = 5, 8
 _MARGINS = (0.15, 0.10, 0.07, 0.05, 0.04)
 """How far below the best rate a configuration may break the bound without having lost, by round."""
-_WIDTHS = (0.08, 0.06, 0.04, 0.03, 0.02)
+_WIDTHS = (0.08, 0.06, 0.04, 0.03, 0.02, 0.03)
 """The width of the bracket of a configuration's rate, as a fraction of the rate, by round."""
 _FULL_BATCHES, _BURST_S, _MOST_BURST = 8, 0.1, 4096
 _CAPACITY_ERROR = 1.1  # the factor by which a burst may understate the capacity
@@ -40,27 +50,10 @@ _START_BOUNDS, _START_SHARE = 10, 0.25
 _SLOPE, _SLOPES, _LONGEST_STEP = 12.0, (4.0, 60.0), math.log(1.5)
 """The usual slope of the log odds of a late query against ln(rate), and the range of those found."""
 _SURELY_WORSE = 0.005
-_OUT_OF_TIME = "the time budget was used up"
+OUT_OF_TIME = "the time budget was used up"
 _NS_PER_S = 1_000_000_000
 
 Floats = NDArray[np.float64]
-
-
-class Prober(Protocol):
-    """What a race requires: a model under load that is served with one configuration after the other."""
-
-    def use(self, c: Configuration) -> str:
-        """Serves the model with a configuration from now on; returns why it cannot, or an empty text."""
-        ...
-
-    def run(self, schedule: Schedule, bound_ns: int | None, max_late: int | None, name: str) -> LoadRun:
-        """Sends the queries of a schedule; see ``LoadSession.run``."""
-        ...
-
-    @property
-    def elapsed_s(self) -> float:
-        """The time elapsed since the start, in seconds."""
-        ...
 
 
 @dataclass(slots=True)
@@ -72,8 +65,8 @@ class Trial:
         capacity_qps: The rate at which it answered a burst; None if it was not tried.
         rate_qps: The highest rate that keeps the bound, or the given rate; None if it was not raced.
         latency_ms: The percentile of the latency at a given rate; None if the rate is sought.
-        low: The lower end of the 95 % interval of the rate, or of the latency if the rate is given; None if
-            the rate is only a bound.
+        low: The lower end of the 95 % interval of the rate, or of the latency if the rate is given; None
+            unless the figure was confirmed on independent arrivals.
         high: The upper end, likewise.
         better: The probability that it is better than the best; None if it was not raced.
         rounds: The number of rounds in which it was raced.
@@ -120,11 +113,14 @@ class TuningMeasurement(RateSearchMeasurement):
         return self.best.configuration.max_batch_size if self.best else self.options.max_batch_size
 
     @property
-    def another(self) -> float:
+    def another(self) -> float | None:
         """An upper bound of the probability that another raced configuration is better than the best.
 
-        It is the sum of the configurations' own probabilities (Boole's inequality).
+        It is the sum of the configurations' own probabilities (Boole's inequality); None if the time did not
+        suffice to race them.
         """
+        if any(each.stopped == OUT_OF_TIME for each in self.trials):
+            return None
         return min(1.0, sum(each.better or 0.0 for each in self.trials))
 
 
@@ -134,7 +130,8 @@ class Figure:
 
     Attributes:
         log: ln(rate in queries/s), or -ln(latency in ns): the higher, the better.
-        blocks: float64, ``BLOCKS``: the influence of each block of arrivals on ``log``; their sum is 0.
+        blocks: float64: the influence on ``log`` of each of ``BLOCKS`` blocks of a round's arrivals, or of
+            each of ``SEQUENCES``; their sum is 0.
         resolution: The standard error of ``log`` that is left by the interpolation between two probes.
         certain: Whether ``log`` is bracketed, and no bound of it.
     """
@@ -146,12 +143,13 @@ class Figure:
 
     @property
     def log_half(self) -> float:
-        """Half the width of the 95 % interval of ``log``, from the spread of the blocks."""
-        return _T_95 * _error(self.blocks, self.resolution)
+        """Half the width of the 95 % interval of ``log``, by Student's t distribution."""
+        return t_quantile_95(len(self.blocks) - 1) * _error(self.blocks, self.resolution)
 
 
 def _error(blocks: Floats, *resolutions: float) -> float:
-    return math.hypot(math.sqrt(BLOCKS / (BLOCKS - 1) * float((blocks**2).sum())), *resolutions)
+    count = len(blocks)
+    return math.hypot(math.sqrt(count / (count - 1) * float((blocks**2).sum())), *resolutions)
 
 
 def probability_better(one: Figure, best: Figure) -> float:
@@ -168,7 +166,10 @@ def probability_better(one: Figure, best: Figure) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Probe:
-    """A probe: its rate, the late queries in each block, their log odds, and whether the bound was kept."""
+    """A probe: its rate, the late queries in each block, their log odds, and whether the bound was kept.
+
+    The numbers of late queries are shares of all queries of the probe.
+    """
 
     rate_qps: float
     blocks: Floats
@@ -187,43 +188,54 @@ class Race:
     Args:
         request: The question.
         space: The configurations.
-        prober: Serves and loads them.
+        session: The model under load.
+        use: Serves the model with a configuration from then on; returns why it cannot, or an empty text.
         limit_qps: The highest rate that can be sent on time.
     """
 
     def __init__(
-        self, request: TuningRequest, space: Iterable[Configuration], prober: Prober, limit_qps: float
+        self,
+        request: TuningRequest,
+        space: Iterable[Configuration],
+        session: LoadSession,
+        use: Callable[[Configuration], str],
+        limit_qps: float,
     ) -> None:
-        self._request, self._prober, self._limit_qps = request, prober, limit_qps
+        self._request, self._session, self._use, self._limit_qps = request, session, use, limit_qps
         self._bound_ns = bound_ns_of(request.latency_bound_ms)
         self._share = 1 - request.percentile / 100
         self._process = request.load.process
         self._every = [Trial(each) for each in space]
         self._figures: dict[Configuration, Figure] = {}
         self._number = self._queries = self._cut = self._probed = 0
+        self._sequences, self._until_s = 1, (1 - _CONFIRMING_SHARE) * request.time_budget_s
         self._expected_qps = 0.0
-        self._interrupted = False
+        self._interrupted = self._confirmed = False
         self.best: Trial | None = None
         self.note = ""
 
     def run(self) -> bool:
-        """Races until one configuration is left or the time is used up; returns False after a stop."""
+        """Races and confirms, until all is known or the time is used up; returns False after a stop."""
         try:
             self._measure_capacities()
             left = [each for each in self._every if not each.stopped]
             left.sort(key=lambda each: -(each.capacity_qps or 0.0))
-            while left and self._number < _ROUNDS:
-                # one that is alone needs only the probes of full length
-                self._number = self._number + 1 if len(left) > 1 or not self._number else _ROUNDS
+            while left and self._number < _ROUNDS and (len(left) > 1 or not self._number):
+                self._number += 1
                 self._round(left)
                 left = self._remaining(left)
         except _Ended as ended:
             self.note = str(ended)
-        if self.best and self.best.stopped:
-            self.note, self.best = f"the best of an earlier round lost: {self.best.stopped}", None
         for each in self._every:
             if each is not self.best and not each.stopped:
                 each.stopped = self.note or "another was better"
+        if self.best and not self.best.stopped and not self._interrupted:
+            try:
+                self._confirm(self.best)
+            except _Ended as ended:
+                self.note = str(ended)
+        if self.best and self.best.stopped:
+            self.note, self.best = f"the best of an earlier round lost: {self.best.stopped}", None
         return not self._interrupted
 
     def trials(self) -> tuple[Trial, ...]:
@@ -231,12 +243,14 @@ class Race:
         given_qps = self._request.rate_qps
         for each in self._every:
             if figure := self._figures.get(each.configuration):
-                ends = [math.exp(figure.log + side * figure.log_half) for side in (-1, 0, 1)]
-                if given_qps is not None:
-                    each.rate_qps = given_qps
-                    each.high, each.latency_ms, each.low = (1e-6 / end for end in ends)
+                half = figure.log_half if each is self.best and self._confirmed else math.nan
+                ends = [math.exp(figure.log + side * half) for side in (-1, 1)]
+                if given_qps is None:
+                    each.rate_qps = math.exp(figure.log)
                 else:
-                    each.low, each.rate_qps, each.high = ends if figure.certain else (None, ends[1], None)
+                    each.rate_qps, each.latency_ms = given_qps, 1e-6 / math.exp(figure.log)
+                    ends = [1e-6 / end for end in reversed(ends)]
+                each.low, each.high = (None if math.isnan(half) else end for end in ends)
 
         def rank(each: Trial) -> tuple[bool, int, float]:
             figure = self._figures.get(each.configuration)
@@ -245,16 +259,23 @@ class Race:
         return tuple(sorted(self._every, key=rank))
 
     def answer(self) -> RateAnswer | None:
-        """Returns the rate of the best configuration with its interval; None if the rate was given."""
+        """Returns the rate of the best configuration with its interval.
+
+        It is None if the rate was given, or if the time did not suffice to confirm the rate.
+        """
         if self._request.rate_qps is not None:
             return None
         if self.best is None:
             return RateAnswer(None, None, None, Method.NONE.value, self.note or "nothing keeps the bound")
         found = self.trials()[0]
+        if self._confirmed:
+            return RateAnswer(found.rate_qps, found.low, found.high, Method.LATE_FRACTION.value, self.note)
         if not self._figures[found.configuration].certain:
-            note = self.note or f"no rate above {found.rate_qps:.4g} queries/s was sent"
+            note = "; ".join(
+                filter(None, (f"no rate above {found.rate_qps:.4g} queries/s was sent", self.note))
+            )
             return RateAnswer(found.rate_qps, found.rate_qps, None, Method.AT_LEAST.value, note)
-        return RateAnswer(found.rate_qps, found.low, found.high, Method.LATE_FRACTION.value, self.note)
+        return None
 
     def _measure_capacities(self) -> None:
         """Sends bursts to every configuration; a delay makes no difference, since the batches are full."""
@@ -270,21 +291,21 @@ class Race:
                 known[key] = self._burst(each)
             each.capacity_qps = known.get(key)
             if each.capacity_qps is not None and each.capacity_qps * _CAPACITY_ERROR <= wanted_qps:
-                each.stopped = f"it answers only {each.capacity_qps:.4g} queries/s"
+                each.stopped = "its burst is slower than the rate"
 
     def _used(self, each: Trial) -> bool:
         """Serves a configuration; returns False, with the reason in ``stopped``, if that is impossible."""
-        began_s = self._prober.elapsed_s
+        began_s = self._session.elapsed_s
         if self._is_late:
-            raise _Ended(_OUT_OF_TIME)
-        if reason := self._prober.use(each.configuration):
+            raise _Ended(OUT_OF_TIME)
+        if reason := self._use(each.configuration):
             each.stopped = f"not possible: {reason}"
-        each.spent_s += self._prober.elapsed_s - began_s
+        each.spent_s += self._session.elapsed_s - began_s
         return not each.stopped
 
     @property
     def _is_late(self) -> bool:
-        return self._prober.elapsed_s >= self._request.time_budget_s
+        return self._session.elapsed_s >= self._until_s
 
     def _burst(self, each: Trial) -> float:
         """Returns the rate of answers to the faster of two bursts of full batches, after one to warm up."""
@@ -302,11 +323,11 @@ class Race:
 
     def _sent(self, each: Trial, schedule: Schedule, bound_ns: int | None, max_late: int | None) -> LoadRun:
         name = f"round {self._number}, {each.configuration}"  # of which 0 has the bursts
-        began_s = self._prober.elapsed_s
-        run = self._prober.run(schedule, bound_ns, max_late, name)
+        began_s = self._session.elapsed_s
+        run = self._session.run(schedule, bound_ns, max_late, name)
         each.probes.append(self._probed)
         self._probed += 1
-        each.spent_s += self._prober.elapsed_s - began_s
+        each.spent_s += self._session.elapsed_s - began_s
         if run.stop is Stop.INTERRUPTED:
             self._interrupted = True
             raise _Ended("the tuning was stopped")
@@ -317,28 +338,47 @@ class Race:
         self._arrive(self._reference_qps(left))
         best: Figure | None = None
         raced: dict[Configuration, Figure] = {}
-        for each in left:
-            if reason := self._beaten(each, best, left):
-                each.stopped = reason
-                continue
-            if not self._used(each):
-                continue
-            each.rounds += 1
-            figure = (self._rate if self._request.rate_qps is None else self._latency)(each, best)
-            if figure is not None:
-                self._figures[each.configuration] = raced[each.configuration] = figure
-                if not each.stopped and (best is None or figure.log > best.log):
-                    self.best, best = each, figure
-        for each in left:
-            if best is not None and each.configuration in raced:
-                found = probability_better(raced[each.configuration], best)
-                each.better = None if each is self.best else found
+        try:
+            for each in left:
+                if reason := self._beaten(each, best, left):
+                    each.stopped = reason
+                elif self._used(each):
+                    each.rounds += 1
+                    if figure := self._figure(each, best):
+                        self._figures[each.configuration] = raced[each.configuration] = figure
+                        if not each.stopped and (best is None or figure.log > best.log):
+                            self.best, best = each, figure
+        finally:
+            for each in left:
+                if best is not None and each.configuration in raced:
+                    found = probability_better(raced[each.configuration], best)
+                    each.better = None if each is self.best else found
+
+    def _confirm(self, best: Trial) -> None:
+        """Measures the best configuration on fresh sequences of arrivals."""
+        self._number, self._sequences = _ROUNDS + 1, SEQUENCES
+        self._until_s = self._request.time_budget_s
+        self._arrive(self._reference_qps([best]))
+        if not self._used(best):
+            return
+        figure = self._figure(best, None)
+        if figure is not None:
+            self._figures[best.configuration], self._confirmed = figure, figure.certain
+
+    def _figure(self, each: Trial, best: Figure | None) -> Figure | None:
+        return (self._rate if self._request.rate_qps is None else self._latency)(each, best)
 
     def _arrive(self, rate_qps: float) -> None:
-        """Sets the numbers of arrivals in the round and in its empty start, for rates of about this one."""
-        self._expected_qps = rate_qps
-        queries = self._request.min_duration_s * 2 ** (self._number - 1) * rate_qps
-        self._queries = math.ceil(max(queries, 1 / self._share, BLOCKS))
+        """Sets the numbers of arrivals in a sequence and in its empty start, for rates of about this one."""
+        self._expected_qps, least_s = rate_qps, self._request.min_duration_s
+        duration_s = least_s * 2 ** (self._number - 1)
+        if self._sequences > 1:
+            probes = 1 if self._request.rate_qps else _CONFIRMING_PROBES
+            left_s = (self._until_s - self._session.elapsed_s) / probes / self._sequences
+            duration_s = min(_SEQUENCE_DURATIONS * least_s * _CONFIRMING_PROBES / probes, left_s)
+            if left_s < _LEAST_BOUNDS * self._bound_ns / _NS_PER_S:
+                raise _Ended(OUT_OF_TIME)
+        self._queries = math.ceil(max(duration_s * rate_qps, 1 / self._share, BLOCKS))
         start = _START_BOUNDS * self._bound_ns / _NS_PER_S * rate_qps
         self._cut = int(min(start, _START_SHARE * self._queries))
 
@@ -356,7 +396,7 @@ class Race:
             return ""
         c, capacity_qps = each.configuration, each.capacity_qps or 0.0
         if capacity_qps * _CAPACITY_ERROR < math.exp(best.log):
-            return f"it answers only {capacity_qps:.4g} queries/s, fewer than the best"
+            return "its burst is slower than what the best keeps"
         size = c.max_batch_size
         alike = [o for o in left if replace(o.configuration, max_batch_size=size) == c]
         good = [o.configuration.max_batch_size for o in alike if o.rounds == self._number and not o.stopped]
@@ -385,8 +425,8 @@ class Race:
                 each.stopped = f"it breaks the bound at {rate_qps:.4g} queries/s, which the best keeps"
                 break
             if self._is_late:
-                self.note = _OUT_OF_TIME
-                return self._fitted(low, high) if low and (high or not before) else before
+                self.note = OUT_OF_TIME
+                return self._fitted(low, high) if low and (high or not before) else None
             if low and high:
                 if math.log(high.rate_qps / low.rate_qps) <= _WIDTHS[self._number - 1]:
                     break
@@ -406,37 +446,49 @@ class Race:
         """Returns how far, in ln(rate), the next probe is beyond the rate where the bound is just kept."""
         sign, width = (1 if probe.kept else -1), _WIDTHS[self._number - 1]
         step = abs(_logit(self._share) - probe.logit) / _SLOPE * (2 if probe.stopped else 1)
-        return sign * min(max(step + width / 2, width) * 2.0**number, _LONGEST_STEP * (1 + number / 2))
+        longest = _LONGEST_STEP if self._sequences == 1 else 2 * width  # a round has found about the rate
+        return sign * min(max(step + width / 2, width) * 2.0**number, longest * (1 + number / 2))
 
     def _probe(self, each: Trial, rate_qps: float) -> _Probe:
-        max_late = math.ceil(_HOPELESS * self._share * self._queries)
-        run = self._loaded(each, rate_qps, self._bound_ns, max_late)
-        blocks, queries = self._late(run, self._bound_ns), self._queries - self._cut
-        late = float(blocks.sum())
-        logit = math.log((late + 0.5) / (queries - late + 0.5))
-        if run.stopped:
+        most = math.ceil(_HOPELESS * self._share * self._queries)
+        # a sequence is sent to its end: its burst of late queries may be the one that the others lack
+        runs = self._loaded(each, rate_qps, self._bound_ns, most if self._sequences == 1 else None)
+        late, queries = self._late(runs, self._bound_ns)
+        total, stopped = float(late.sum()), any(run.stopped for run in runs)
+        logit = math.log((total + 0.5) / (queries - total + 0.5))
+        if stopped:
             logit = max(logit, _logit(min(_HOPELESS * self._share, 0.9)))
-        kept = not run.stopped and late <= self._share * queries
-        return _Probe(rate_qps, blocks, logit, kept, bool(run.stopped))
+        kept = not stopped and total <= self._share * queries
+        return _Probe(rate_qps, late, logit, kept, stopped)
 
-    def _loaded(self, each: Trial, rate_qps: float, bound_ns: int | None, max_late: int | None) -> LoadRun:
-        """Sends the arrivals of the round at a rate."""
-        sequence = np.random.SeedSequence((self._request.system.session.seed, self._number))
-        seed = int(sequence.generate_state(1)[0])
-        schedule = Schedule.drawn(self._process, rate_qps, Extent(0.0, self._queries), seed)
-        return self._sent(each, schedule, bound_ns, max_late)
+    def _loaded(
+        self, each: Trial, rate_qps: float, bound_ns: int | None, max_late: int | None
+    ) -> list[LoadRun]:
+        """Sends each sequence of arrivals of the round at a rate."""
+        runs = []
+        for number in range(self._number, self._number + self._sequences):
+            sequence = np.random.SeedSequence((self._request.system.session.seed, number))
+            seed = int(sequence.generate_state(1)[0])
+            schedule = Schedule.drawn(self._process, rate_qps, Extent(0.0, self._queries), seed)
+            runs.append(self._sent(each, schedule, bound_ns, max_late))
+        return runs
 
-    def _late(self, run: LoadRun, bound_ns: float) -> Floats:
-        """Returns the number of late queries in each block of the arrivals after the empty start.
+    def _late(self, runs: Sequence[LoadRun], bound_ns: float) -> tuple[Floats, int]:
+        """Returns the numbers of late queries in each block after the empty start, and of all queries there.
 
-        Queries that a probe did not send before it ended count as on time, like those that were not yet late.
+        Each of several sequences is a block. Queries that a probe did not send before it ended count as on
+        time, like those that were not yet late.
         """
-        late, queries = np.zeros(self._queries, np.bool_), run.queries
-        end_ns = max(int(queries.sent_ns.max(initial=0)), int(queries.done_ns.max(initial=0)))
-        waiting = queries.outcome == Outcome.WAITING
-        spent_ns = np.where(waiting, end_ns - queries.scheduled_ns, queries.latency_ns)
-        late[: len(queries)] = (spent_ns > bound_ns) & (queries.outcome != Outcome.UNSENT)
-        return np.array([float(each.sum()) for each in np.array_split(late[self._cut :], BLOCKS)])
+        parts = []
+        for queries in (run.queries for run in runs):
+            late = np.zeros(self._queries, np.bool_)
+            end_ns = max(int(queries.sent_ns.max(initial=0)), int(queries.done_ns.max(initial=0)))
+            waiting = queries.outcome == Outcome.WAITING
+            spent_ns = np.where(waiting, end_ns - queries.scheduled_ns, queries.latency_ns)
+            late[: len(queries)] = (spent_ns > bound_ns) & (queries.outcome != Outcome.UNSENT)
+            parts.append(late[self._cut :])
+        blocks = parts if len(parts) > 1 else np.array_split(parts[0], BLOCKS)
+        return np.array([float(each.sum()) for each in blocks]), sum(map(len, parts))
 
     def _fitted(self, low: _Probe | None, high: _Probe | None) -> Figure | None:
         """Returns the rate at which the log odds of a late query, linear in ln(rate), are those allowed."""
@@ -444,16 +496,18 @@ class Race:
         span = _WIDTHS[self._number - 1]
         if low and high:
             span = math.log(high.rate_qps / low.rate_qps)
-            slope = float(np.clip((high.logit - low.logit) / span, *_SLOPES))
-            weight = float(np.clip((wanted - low.logit) / slope / span, 0.0, 1.0))
+            rise = max(high.logit - low.logit, 1e-9)
+            slope = float(np.clip(rise / span, *_SLOPES))
+            weight = float(np.clip((wanted - low.logit) / rise, 0.0, 1.0))
             log = math.log(low.rate_qps) + weight * span
-            blocks = low.blocks if high.stopped else (1 - weight) * low.blocks + weight * high.blocks
+            shares = [_shares(each.blocks) for each in (low, high) if each.blocks.any() and not each.stopped]
+            blocks = (1 - weight) * shares[0] + weight * shares[-1] if shares else _shares(high.blocks)
         elif probe := low or high:
-            log, blocks = math.log(probe.rate_qps), probe.blocks
+            log, blocks = math.log(probe.rate_qps), _shares(probe.blocks)
             log += 0.0 if low else min((wanted - probe.logit) / slope, 0.0)
         else:
             return None
-        influence = -(blocks - blocks.mean()) / ((self._queries - self._cut) * share * (1 - share) * slope)
+        influence = -(blocks - blocks.mean()) / ((1 - share) * slope)
         return Figure(log, influence, span / 4, certain=bool(low and high))
 
     def _latency(self, each: Trial, best: Figure | None) -> Figure | None:
@@ -466,22 +520,24 @@ class Race:
         if best is not None:
             bound_ns = round(math.exp(-best.log) / (1 - _MARGINS[self._number - 1]))
             max_late = math.ceil(self._share * self._queries)
-        run = self._loaded(each, self._request.rate_qps or 1.0, bound_ns, max_late)
-        if run.stopped:
+        runs = self._loaded(each, self._request.rate_qps or 1.0, bound_ns, max_late)
+        if stopped := next((run for run in runs if run.stopped), None):
             above = f"p{percentile:g} is above {(bound_ns or 0) / 1e6:.4g} ms, and that of the best is not"
-            each.stopped = above if run.stop is Stop.HOPELESS else f"at this rate: {run.stopped}"
+            each.stopped = above if stopped.stop is Stop.HOPELESS else f"at this rate: {stopped.stopped}"
             return None
-        latency_ns = run.queries.latency_ns[self._cut :].astype(np.float64)
-        latency_ns[run.queries.outcome[self._cut :] != Outcome.ANSWERED] = math.inf
+        counted = [run.queries.since(int(run.queries.scheduled_ns[self._cut])) for run in runs]
+        latency_ns = np.concatenate(
+            [np.where(each.outcome == Outcome.ANSWERED, each.latency_ns, math.inf) for each in counted]
+        )
         half = 100 * max(self._share / 2, 2 / len(latency_ns))
         percents = (percentile - half, percentile, min(percentile + half, 100.0))
-        below, found, above = np.percentile(latency_ns, percents, method="lower").tolist()
-        if not math.isfinite(above):
+        below, found, above_ns = np.percentile(latency_ns, percents, method="lower").tolist()
+        if not math.isfinite(above_ns):
             each.stopped = f"p{percentile:g} falls on queries without an answer"
             return None
-        slope = math.log(above / below) / (percents[2] - percents[0]) * 100
-        blocks = self._late(run, found)
-        return Figure(-math.log(found), -(blocks - blocks.mean()) / len(latency_ns) * slope)
+        slope = math.log(above_ns / below) / (percents[2] - percents[0]) * 100
+        late, count = self._late(runs, found)
+        return Figure(-math.log(found), -(late - late.mean()) / count * slope)
 
     def _remaining(self, left: Sequence[Trial]) -> list[Trial]:
         """Returns those that go on to the next round, the best first: at most half of them."""
@@ -494,6 +550,10 @@ class Race:
             elif place > math.ceil(len(racing) / 2) and self._number < _ROUNDS:
                 each.stopped = f"it came in place {place} of {len(racing)} in round {self._number}"
         return [each for each in racing if not each.stopped]
+
+
+def _shares(blocks: Floats) -> Floats:
+    return blocks / max(float(blocks.sum()), 1e-300)
 
 
 def _logit(share: float) -> float:

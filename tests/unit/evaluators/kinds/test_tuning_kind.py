@@ -77,7 +77,27 @@ def test_the_summary_states_what_was_tried_and_what_is_not_certain() -> None:
     assert "queries/s at p99 <= 60 ms" in told["answer"]
     assert told["another"].startswith("is better with a probability of at most ")
     assert told["raced"].endswith("of 4 configurations; 4 answered a burst")
-    assert len(rows) == 4 + 4
+    assert rows[-1] == ("", "3 not raced: its burst is slower than what the best keeps")
+    assert len(rows) == 4 + 2
+
+
+@pytest.mark.parametrize("options", [{}, {"rate_qps": 100.0}], ids=str)
+def test_a_figure_that_was_not_confirmed_is_about_right_and_has_no_interval(options: dict[str, Any]) -> None:
+    evaluation = tuned(**options)
+    best, *others = evaluation.measurement.trials
+    trials = (
+        replace(best, low=None, high=None),
+        *(replace(each, stopped="the time budget was used up") for each in others),
+    )
+    measured = replace(evaluation.measurement, answer=None, trials=trials)
+
+    told = dict(TuningKind().summary(replace(evaluation, measurement=measured)))
+
+    assert told["answer"].startswith("about ")
+    assert told["answer"].endswith("; there was too little time for an interval")
+    assert told["another"].startswith("may be better: there was too little time")
+    if not options:
+        assert TuningKind().unfit(measured) == "has no answer; leave it out"
 
 
 def test_the_smallest_latency_is_told_in_milliseconds() -> None:
