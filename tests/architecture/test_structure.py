@@ -12,13 +12,13 @@ from tools.structure import Source, files_on_the_way, read_source
 
 MOST_MODULES_OF_A_FOLDER = 16
 MOST_EDGES = 2_300
-MOST_LINES = 109_650
+MOST_LINES = 113_600
 """The aim is 93,000. A change that adds features states by how much it raises this bound."""
 LEAST_MEDIAN = 180
 """The lines of a file: a noun is not split over many of them."""
 MOST_FAN_OUT = 25
 KIND_IS_ASKED = re.compile(r"\bmeasures\(|isinstance\([\w.]*\bmeasurement\b|isinstance\(.*Measurement\b")
-MOST_FILES_ON_THE_WAY = 28
+MOST_FILES_ON_THE_WAY = 26
 """Four more than before tasks, which have two files each, and models of several inputs."""
 
 
