@@ -21,7 +21,6 @@ from inferometer.evaluators.datasets.arrays import SyntheticDataset, synthetic_a
 from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
 from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources, JobStart, Progress
 from inferometer.evaluators.jobs.linked_process import LinkedTask, in_processes
-from inferometer.evaluators.jobs.options import given_options
 from inferometer.evaluators.kinds.memory.measurement import (
     MIB,
     MemoryMeasurement,
@@ -194,7 +193,7 @@ def _measured(
     created_at, began_ns, whole = utc_now(), time.perf_counter_ns(), True
     limit_mib, lengths = request.memory_limit_mib, request.sequence_lengths or (0,)
     limit_bytes = limit_mib * MIB if limit_mib else available_bytes()
-    found = MemoryMeasurement([], limit_bytes, 0, given_options(request))
+    found = MemoryMeasurement([], limit_bytes, 0, request.given)
     run = _Run(request, resources, callbacks, found)
     try:
         for length in lengths:

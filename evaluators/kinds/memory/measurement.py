@@ -63,6 +63,11 @@ class MemoryRequest:
         for size in self.batch_sizes or ():
             self.system.check_batches(size)
 
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that differ from their defaults."""
+        return options.given_options(self)
+
 
 class Point(TypedDict):
     """A process: ``sequence_length`` is 0 for the model's own, and ``failure`` empty if it predicted.
