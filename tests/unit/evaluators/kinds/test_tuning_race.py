@@ -60,7 +60,6 @@ TRUE_QPS = {0: 2829, 2: 5574, 5: 2799, 8: 982, 10: 2063, 13: 1001, 15: 7553, 17:
 
 
 def test_the_interval_holds_the_true_rate() -> None:
-    """One sequence of arrivals is not enough: with its blocks, three of these eight intervals miss."""
     held = []
     for seed, true_qps in TRUE_QPS.items():
         host = Host.drawn(seed)
