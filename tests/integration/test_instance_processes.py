@@ -27,8 +27,15 @@ from inferometer.agent.serving.served_models import ServingOptions
 CALLERS = 6
 
 
+OTHERS: set[int] = set()
+"""The processes that earlier tests have started."""
+
+
 @pytest.fixture
 def start(start_agent) -> Callable[..., AgentServer]:
+    OTHERS.clear()
+    OTHERS.update(child.pid for child in psutil.Process().children())
+
     def agent(instances: int, **options) -> AgentServer:
         serving = ServingOptions(BatchingOptions(instances=instances, **options), SessionOptions(threads=1))
         return start_agent(registry=apart_registry(), serving=serving, metrics_port=0)
@@ -41,6 +48,8 @@ def processes() -> list[psutil.Process]:
     found = []
     for child in psutil.Process().children():
         try:
+            if child.pid in OTHERS:
+                continue
             if child.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in " ".join(child.cmdline()):
                 found.append(child)
         except psutil.NoSuchProcess:
