@@ -66,10 +66,14 @@ def test_a_plan_completes_although_a_node_is_lost_and_a_job_is_cancelled(
     file.write_text(f"{{name: s, command: c, variables: {{n: {list(range(8))}}}}}")
     done: set[str] = set()
 
+    def running() -> set[str]:
+        return set(cluster.run("squeue", "-h", "-o", "%i", "--nodelist=c1", "--states=running").split())
+
     def disturb(progress: RunEvent) -> None:
         if progress.result is not None and "node" not in done:
             done.add("node")
-            wait_for(lambda: bool(cluster.run("squeue", "-h", "--nodelist=c1", "--states=running")))
+            before = running()
+            wait_for(lambda: bool(running()) and not running() & before)  # so that it is not about to end
             cluster.node_down("c1")
         elif progress.result is not None and "job" not in done:
             done.add("job")
