@@ -145,7 +145,9 @@ def test_a_server_that_is_restarted_loses_only_the_time_around_that(manifest_fol
     assert found == pytest.approx({"queue": 1, "input": 0, "compute": 3, "output": 0, "rest": 1})
     assert sum(mean.parts_ns.values()) == pytest.approx(mean.latency_ns)
     assert "counters of the server began anew" in mean.missing
-    assert "outside of the queue and the model" in mean.missing
+    # the larger of the two: on a busy machine, the network's
+    causes = ("outside of the queue and the model", "on the network, beyond the round trip")
+    assert any(cause in mean.missing for cause in causes)
 
 
 @pytest.mark.parametrize(
