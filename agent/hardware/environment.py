@@ -277,7 +277,8 @@ class Environment:
         image_libraries: The versions of the libraries that decode and resize the model's images, by name;
             empty for a model without images.
         libraries: See ``FrameworkDetails``; those of the framework that runs the model.
-        build: See ``FrameworkDetails``; that of the framework that runs the model.
+        build: See ``FrameworkDetails``; that of the framework that runs the model. MXNet's also lists what
+            it was built without, as ``✖ CUDA``.
         settings: See ``FrameworkDetails``; also includes the policy of the memory allocator.
         governor: The frequency governor of the processors that this process may run on, such as
             ``performance``; several are separated by commas. Empty if the system does not report it.
@@ -303,6 +304,12 @@ class Environment:
     build: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
     governor: str = ""
+
+    @property
+    def built_with(self) -> str:
+        """The features that the build has."""
+        features = self.build.split(", ")
+        return ", ".join(each.removeprefix("✔ ") for each in features if not each.startswith("✖ "))
 
     @property
     def is_known(self) -> bool:

@@ -195,7 +195,7 @@ def _where(evaluation: Evaluation) -> Lines:
     if machine.variables:
         yield "variables", ", ".join(f"{name}={value}" for name, value in machine.variables.items())
     if machine.build:
-        yield "build", machine.build
+        yield "build", machine.built_with
     for heading, texts in (("libraries", machine.libraries), ("settings", machine.settings)):
         if texts:
             yield heading, ", ".join(map(" ".join, texts.items()))

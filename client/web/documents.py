@@ -222,7 +222,7 @@ def facts_of(
             ("framework", f"{system.manifest.framework.name} {system.framework_version}"),
             ("Python", machine.python_version),
             ("inferometer", machine.inferometer_version),
-            ("build", machine.build),
+            ("build", machine.built_with),
             *machine.libraries.items(),
             *machine.settings.items(),
             *machine.variables.items(),

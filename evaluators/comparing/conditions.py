@@ -36,7 +36,7 @@ def _machine_conditions(evaluation: Evaluation) -> Mapping[str, str]:
         conditions[_DRIVER] = machine.gpu_driver or _UNKNOWN
     conditions |= {f"{_VARIABLE}{name}": value for name, value in machine.variables.items()}
     if machine.build or machine.libraries or machine.settings:
-        conditions |= {_DETAILS: "known", _BUILD: machine.build}
+        conditions |= {_DETAILS: "known", _BUILD: machine.built_with}
         conditions |= {f"{_LIBRARY}{name}": version for name, version in machine.libraries.items()}
         conditions |= {f"{_SETTING}{name}": value for name, value in machine.settings.items()}
     return conditions

@@ -103,6 +103,14 @@ def test_of_two_frameworks_only_what_both_tell_is_compared() -> None:
     assert not [line for line in lines if "oneDNN" in line or "providers" in line or "TF32" in line]
 
 
+def test_a_build_differs_by_what_it_has() -> None:
+    full, short = (system_with(build=build) for build in ("✔ BLAS, ✔ SSE, ✖ AVX, ✖ CUDA", "BLAS, SSE"))
+    other = system_with(build="✔ BLAS, ✔ CUDA, ✖ AVX, ✖ SSE")
+
+    assert differences(full, short) == []
+    assert differences(full, other) == ["build: BLAS, SSE (A), BLAS, CUDA (B)"]
+
+
 def test_of_a_machine_that_is_not_known_nothing_else_is_said() -> None:
     unknown = replace(make_system(), environment=unknown_environment({}, {}))
 
