@@ -77,7 +77,7 @@ class ProcessPredictor(Predictor):
         Raises:
             InstanceLostError: The process ended while it loaded the model.
         """
-        end_children(self._children)
+        _end(self._children, self._inputs, self._outputs)
         self._children[:] = [start_child(f"the process of an instance of {self}", _serve, self._make)]
         self._threads, self.fixed_outputs = self._answer()
 
@@ -144,7 +144,7 @@ def _end(children: list[ChildProcess], *memories: _Memory) -> None:
 
 
 class _Memory:
-    """Growing shared memory for the tensors of one direction; the parent process creates and frees it.
+    """Growing shared memory for the tensors of one direction; the parent creates it, either frees it.
 
     ``buffer`` is empty if there is none. Its first byte tells whether the other process has begun to read.
     """
@@ -203,7 +203,8 @@ class _Memory:
         self._close()
         self._use(None)
         if block is not None:
-            block.unlink()
+            with suppress(FileNotFoundError):  # the other process has freed it
+                block.unlink()
 
     def _close(self) -> None:
         if self._block is not None:
@@ -246,3 +247,4 @@ def _serve(make: Callable[[], Predictor], connection: Connection) -> None:
         except Exception as error:  # noqa: BLE001 - raised again in the parent process
             answer = RuntimeError(f"{type(error).__name__}: {error}")
     predictor.close()
+    _end([], inputs, outputs)  # which a parent process that was killed leaves

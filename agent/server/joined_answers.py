@@ -7,9 +7,9 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-UNLOAD = "inference.GRPCInferenceService/RepositoryModelUnload"
 CHANGING = {
-    *("inference.GRPCInferenceService/RepositoryModelLoad", UNLOAD),
+    "inference.GRPCInferenceService/RepositoryModelLoad",
+    "inference.GRPCInferenceService/RepositoryModelUnload",
     "inference.GRPCInferenceService/SystemSharedMemoryRegister",
     "inference.GRPCInferenceService/SystemSharedMemoryUnregister",
 }

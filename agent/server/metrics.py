@@ -371,9 +371,8 @@ class _LoadCollector(Collector):
         copies, queues = Counter[tuple[str, ...]](), Counter[str]()
         for model in load.models:
             manifest, device = model.manifest, str(model.description.device)
-            copies[manifest.name, manifest.version, manifest.framework.name, device] += (
-                model.options.instances
-            )
+            key = manifest.name, manifest.version, manifest.framework.name, device
+            copies[key] += model.options.instances
             queues[manifest.name] += model.waiting
         for values, count in copies.items():
             loaded.add_metric(values, count)

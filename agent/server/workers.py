@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from inferometer.agent.server.admission import bound, check_exposure, join_address, metrics_warning
 from inferometer.agent.server.calls import CallContext, Method
-from inferometer.agent.server.joined_answers import CHANGING, JOINED, UNLOAD, join
+from inferometer.agent.server.joined_answers import CHANGING, JOINED, join
 from inferometer.agent.server.server import AgentServer, Group, ServerOptions
 from inferometer.manifests.errors import AgentError, ConfigurationError, InferometerError, RegionExistsError
 
@@ -149,7 +149,7 @@ class Worker(Group):
     def _everywhere(self, method: Method) -> Method:
         def call(request: Any, call: CallContext) -> Any:
             given = method.path, request.SerializeToString(), call.record.peer
-            model = getattr(request, "model_name", "")  # which a later worker has to load, too
+            model = getattr(request, "model_name", "")  # which a later worker has to load or unload, too
             answers: Sequence[bytes] = self._link.ask("everywhere", *given, model).result()
             return reduce(join, map(method.answer, answers))
 
@@ -209,7 +209,7 @@ class Workers:
         self._stopping = threading.Event()
         self._begun: set[_Member] = set()
         self._live: list[_Member] = []
-        self._loads: dict[str, tuple[str, bytes]] = {}
+        self._changes: dict[str, tuple[str, bytes]] = {}  # the last of each name, the latest at the end
         self._metrics: MetricsServer | None = None
         self.http_url: str | None = None
         """The URL of the HTTP server; None if there is none."""
@@ -309,7 +309,7 @@ class Workers:
                 error = AgentError(f"worker {member.number} cannot start: {failure}")
 
     def _launch(self, number: int) -> _Member:
-        """Starts a worker, which loads what clients have loaded before it listens; raises its errors."""
+        """Starts a worker, which repeats clients' last changes before it listens; raises its errors."""
         with self._changed:
             if self._stopping.is_set():
                 raise AgentError("the agent is stopping")
@@ -318,7 +318,7 @@ class Workers:
         try:
             member.link.ask("open").result()
             with self._changing:
-                for path, request in self._loads.values():
+                for path, request in self._changes.values():
                     try:
                         member.link.ask("call", path, request, "").result()
                     except InferometerError as error:
@@ -342,10 +342,10 @@ class Workers:
             return self._answers(*call) or [origin.link.ask(*call).result()]  # the only one that lives
         with self._changing:
             found = [origin.link.ask(*call).result()]
-            if path == UNLOAD:
-                self._loads.pop(model, None)
-            elif model:
-                self._loads[model] = path, request
+            if model:  # unloads too, as "A" may unload what "A@PyTorch" has loaded
+                name = model.strip().casefold()
+                self._changes.pop(name, None)
+                self._changes[name] = path, request
             others = [member for member in self._members() if member is not origin]
             for asked in [member.link.ask(*call) for member in others]:
                 # it is gone, and its successor loads the model; or a successor alone did not know the region

@@ -155,14 +155,9 @@ def used_bytes(device: Device) -> int | None:
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(device.index)
             own = {process.pid for process in processes}
-            used = [
-                p.usedGpuMemory or 0
-                for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
-                if p.pid in own
-            ]
-            if sum(used):
-                return int(sum(used))
-            return int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
+            running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            used = sum(each.usedGpuMemory or 0 for each in running if each.pid in own)
+            return int(used or pynvml.nvmlDeviceGetMemoryInfo(handle).used)
         finally:
             pynvml.nvmlShutdown()
     return None

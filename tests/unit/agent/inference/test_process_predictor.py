@@ -160,6 +160,20 @@ def test_closing_ends_the_process_and_frees_the_memory(left: Callable[[], object
     instance.close()
 
 
+def test_the_process_frees_the_memory_of_a_parent_that_was_killed(left: Callable[[], object]) -> None:
+    before = left()
+    instance = open_instance(apart())
+    predicted(instance, 2)
+    assert isinstance(instance, ProcessPredictor)
+    [child] = instance._children
+    child.connection.close()  # as the parent's end does
+    child.join(30)
+    assert left() == before
+    assert predicted(instance, 9)["data"].tolist() == [[9]]
+    instance.close()
+    assert left() == before
+
+
 @pytest.fixture
 def left() -> Callable[[], object]:
     """What an instance could leave behind: processes and segments of shared memory."""

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from inferometer.agent.server import workers
-from inferometer.agent.server.joined_answers import CHANGING, JOINED, UNLOAD, join
+from inferometer.agent.server.joined_answers import CHANGING, JOINED, join
 from inferometer.agent.server.server import ServerOptions
 from inferometer.agent.server.workers import Link, Workers
 from inferometer.manifests.errors import AgentError, InferometerError, MemoryLimitError, UnknownModelError
@@ -22,7 +22,8 @@ from inferometer.protos.inference.v2 import grpc_service_pb2 as v2
 from inferometer.protos.inferometer.v1 import predict_pb2, registry_pb2
 
 DEADLINE_S = 30
-LOAD, STATUS = UNLOAD.replace("Unload", "Load"), "inferometer.v1.RegistryService/Status"
+LOAD, UNLOAD = (f"inference.GRPCInferenceService/RepositoryModel{change}" for change in ("Load", "Unload"))
+STATUS = "inferometer.v1.RegistryService/Status"
 OFFERED = ("open", "start", "call", "is_in_use", "sessions", "stop")
 
 
@@ -149,16 +150,18 @@ def test_error_that_cannot_be_pickled_has_its_message_and_one_that_is_no_errors_
         group.call(group.processes[0], LOAD, "A")
 
 
-def test_a_successor_loads_what_is_loaded_before_it_listens(group):
+def test_a_successor_repeats_the_last_change_of_each_model_before_it_listens(group):
+    group.call(group.processes[0], UNLOAD, "B")
     group.call(group.processes[0], LOAD, "A")
-    group.call(group.processes[0], LOAD, "B")
-    group.call(group.processes[0], UNLOAD, "A")
+    group.call(group.processes[0], LOAD, "a@PyTorch")
+    group.call(group.processes[0], UNLOAD, " a")
+    group.call(group.processes[0], LOAD, "b")
     group.processes[1].die()
     group.wait(lambda: len(group.processes) == 4)
     successor = group.processes[3]
     wait_for(lambda: successor.steps == ["open", "start"])
     assert successor.number == 2
-    assert successor.calls == [(LOAD, b"given")]
+    assert [path for path, _ in successor.calls] == [LOAD, UNLOAD, LOAD]
     wait_for(lambda: group.call(successor, STATUS) == [b"1", b"3", b"2"])
 
 
