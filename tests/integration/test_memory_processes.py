@@ -99,7 +99,7 @@ def data_mib(evaluation: Evaluation[MemoryMeasurement]) -> list[float]:
     return [cast("float", row["data_mib"]) for row in MemoryReport().rows([evaluation])]
 
 
-def test_known_sizes_are_found_and_the_largest_batch_is_foretold_and_tried() -> None:
+def test_known_sizes_are_found_and_the_largest_batch_is_estimated_and_tried() -> None:
     started: list[JobStart] = []
     sizes, limit_mib = (8, 24), 400
 
@@ -228,7 +228,7 @@ def test_a_model_of_each_framework_is_measured(
 
     [row] = MemoryReport().rows([found])
     assert found.measurement.options["batch_sizes"] == (1024,)
-    assert found.measurement.capacity(0)["foretold_batch"] is None  # of one size
+    assert found.measurement.capacity(0)["estimated_batch"] is None  # of one size
     assert all(cast("float", row[key]) > 0 for key in ("framework_mib", "model_mib", "data_mib"))
     assert cast("float", row["batch_mib"]) > 1024 * 8 * 8 * 4 / MIB  # the inputs alone
 
@@ -243,7 +243,7 @@ def test_a_model_of_each_framework_is_measured(
         ("ResNet18", "PyTorch", 900, (30, 60)),
     ],
 )
-def test_the_foretold_batch_is_right_to_5_percent(
+def test_the_estimated_batch_is_right_to_5_percent(
     model: str,
     framework: str,
     limit_mib: int,

@@ -141,6 +141,19 @@ def test_options_of_a_model_are_refused_beside_a_mix(mix, capfd, words, message)
     assert message in capfd.readouterr().err
 
 
+def test_the_smallest_bound_says_how_punctually_all_are_sent(mix, monkeypatch):
+    seen = []
+
+    def sent(_, __, limits):
+        seen.append(limits.bound_ns)
+        raise EvaluationInterrupted("seen")
+
+    monkeypatch.setattr("inferometer.evaluators.kinds.load.mix.run_together", sent)
+    mix({f"{ms}": {"model_name": "Scripted", **({"latency_bound": ms} if ms else {})} for ms in (20, 5, 0)})
+
+    assert seen == [5_000_000]
+
+
 @pytest.mark.parametrize(("block", "pairs"), [(3, 0), (6, 1)])
 def test_a_stop_keeps_complete_pairs(mix, tmp_path, manifest_folder, monkeypatch, block, pairs):
     mix({"a": {"model_name": "Scripted"}, "b": {"model_name": "Scripted"}})

@@ -42,6 +42,7 @@ def serving(start_agent, manifest_folder):
     return start
 
 
+@pytest.mark.real_time
 def test_four_instances_of_a_served_model_have_four_times_the_throughput(serving):
     seconds = {}
     for instances in (1, 4):
@@ -58,6 +59,7 @@ def test_four_instances_of_a_served_model_have_four_times_the_throughput(serving
     assert FOUR_TIMES[0] < seconds[1] / seconds[4] < FOUR_TIMES[1]
 
 
+@pytest.mark.real_time
 def test_four_instances_under_load_have_four_times_the_throughput(serving, manifest_folder):
     inputs = PreparedInputs.of_batch({"data": images(1, 2, 3)}, "three levels of grey")
     seconds = {}

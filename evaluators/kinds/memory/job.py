@@ -33,7 +33,7 @@ from inferometer.manifests import errors
 MemoryJob: TypeAlias = Job[Evaluation[MemoryMeasurement]]
 _OWN = Path("/proc/self")
 _FACTOR, _NEAR, _LEAST_FACTOR = 8, 0.95, 1.2
-"""Batches grow by at most the first factor, to nearly the foretold one, until by less than the last."""
+"""Batches grow by at most the first factor, to nearly the estimated one, until by less than the last."""
 
 
 def memory_job(request: MemoryRequest) -> MemoryJob:
@@ -166,12 +166,12 @@ class _Run:
         """Measures batch sizes at one sequence length, and searches the largest batch under the limit."""
         for size in self.request.batch_sizes or self._growing(length):
             self.measure(size, length=length)
-        foretold = self.found.foretold(length)
-        if foretold is not None:
-            search_largest(foretold, partial(self.measure, length=length, limited=True), self.request.tries)
+        estimated = self.found.estimated(length)
+        if estimated is not None:
+            search_largest(estimated, partial(self.measure, length=length, limited=True), self.request.tries)
 
     def _growing(self, length: int) -> Iterator[int]:
-        """Yields growing batch sizes, each after the one before ran, up to nearly the foretold one."""
+        """Yields growing batch sizes, each after the one before ran, up to nearly the estimated one."""
         given = self.request.system.given
         fixed = None if given is None else given.fixed_batch
         size, following = 0, fixed or 1
@@ -180,9 +180,9 @@ class _Run:
             yield size
             if fixed is not None or self.found.points[-1]["failure"]:
                 return
-            foretold, following = self.found.foretold(length), _FACTOR * size
-            if foretold is not None:
-                following = min(int(_NEAR * foretold), following)
+            estimated, following = self.found.estimated(length), _FACTOR * size
+            if estimated is not None:
+                following = min(int(_NEAR * estimated), following)
 
 
 def _measured(

@@ -48,7 +48,7 @@ class MemoryReport(Report[MemoryMeasurement]):
         Column("outcome", "outcome"),
         *(Column(key, f"{name} (MiB)", 1, detail) for key, (name, detail, _) in _FIGURES.items()),
         Column("limit_mib", "limit (MiB)", decimals=1),
-        Column("foretold_batch", "foretold batch"),
+        Column("estimated_batch", "estimated batch"),
         Column("largest_batch", "largest batch"),
         Column("error_percent", "error (%)", decimals=2),
         Column("allocator", "allocator", detail=1),
@@ -90,7 +90,7 @@ def _chart(evaluation: MemoryEvaluation, rows: Sequence[Row]) -> charts.PointCha
     limit_mib = measured.limit_bytes / MIB
     for length in measured.lengths:
         if line := measured.line(length):
-            x, y = (line[0][0], measured.foretold(length) or 0), (line[0][1] / MIB, limit_mib)
+            x, y = (line[0][0], measured.estimated(length) or 0), (line[0][1] / MIB, limit_mib)
             series.append(charts.Series("line", x, y, line=True, size=0))
     drawn_rows = (row for row in rows if row["data_mib"] is not None)
     for (length, outcome), group in groupby(drawn_rows, itemgetter("sequence_length", "outcome")):
@@ -101,17 +101,17 @@ def _chart(evaluation: MemoryEvaluation, rows: Sequence[Row]) -> charts.PointCha
 
 
 class MemoryKind(Kind[MemoryMeasurement]):
-    """Measure peak memory by batch size, and search the largest batch that fits into a limit.
+    """Measure peak memory by batch size, and search for the largest batch that fits into a limit.
 
-    Each batch size runs in a fresh process. A line through the measured sizes foretells the largest batch
-    under --memory_limit, which is then tried, and others until the largest is known.
+    Each batch size runs in a fresh process. A line through the measured sizes estimates the largest batch
+    under --memory_limit. That size is tried, and then others, until the largest that fits is known.
     """
 
     name = "memory"
     title = "memory"
     phrase = "a measurement of memory"
     reports = ("memory",)
-    headlines = ("peak_mib", "data_mib", "foretold_batch", "largest_batch", "error_percent")
+    headlines = ("peak_mib", "data_mib", "estimated_batch", "largest_batch", "error_percent")
     of_a_model = False
     request = MemoryRequest
     measurement = MemoryMeasurement
@@ -132,10 +132,10 @@ class MemoryKind(Kind[MemoryMeasurement]):
         measured = evaluation.measurement
         yield "limit", f"{measured.limit_bytes / MIB:,.0f} MiB of data"
         for length in measured.lengths:
-            foretold, largest, error = measured.capacity(length).values()
+            estimated, largest, error = measured.capacity(length).values()
             off = "" if error is None else f", {error:+.1f} % off"
-            known = ("not known" if each is None else each for each in (largest, foretold))
-            yield f"largest batch{f' at {length}' * bool(length)}", "{}; foretold {}{}".format(*known, off)
+            known = ("not known" if each is None else each for each in (largest, estimated))
+            yield f"largest batch{f' at {length}' * bool(length)}", "{}; estimated {}{}".format(*known, off)
 
     def facts(self, evaluation: MemoryEvaluation, timed: MemoryEvaluation) -> Iterator[tuple[str, Any]]:
         yield from self.summary(evaluation)

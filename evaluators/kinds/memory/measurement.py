@@ -46,7 +46,7 @@ class MemoryRequest:
     )
     memory_limit_mib: int | None = options.declared(
         None,
-        "Limit of a process's data (RLIMIT_DATA), into which the largest batch is to fit.",
+        "Limit on a process's data (RLIMIT_DATA), into which the largest batch must fit.",
         "MIB",
         within=options.COUNT,
         flags=("--memory_limit",),
@@ -55,7 +55,7 @@ class MemoryRequest:
     )
     predictions: int = options.declared(3, "Predictions in each process.", "N", within=options.COUNT)
     tries: int = options.declared(
-        8, "Most batch sizes to try under the limit.", "N", within=options.NOT_NEGATIVE
+        8, "Maximum number of sizes to try under the limit.", "N", within=options.NOT_NEGATIVE
     )
 
     def __post_init__(self) -> None:
@@ -92,9 +92,9 @@ def data_bytes(reading: Mapping[str, int]) -> int:
     return max(reading["VmData"] + freed, reading.get("SampledData", 0))
 
 
-def search_largest(foretold: int, fits: Callable[[int], bool], tries: int) -> None:
-    """Tries the foretold batch, then others up and down until the largest is known, at most ``tries``."""
-    low, high, size = 0, math.inf, max(1, foretold)
+def search_largest(estimated: int, fits: Callable[[int], bool], tries: int) -> None:
+    """Tries the estimated batch, then others up and down until the largest is known, at most ``tries``."""
+    low, high, size = 0, math.inf, max(1, estimated)
     step = max(1, size // _STEPS)
     for _ in range(tries):
         low, high = (size, high) if fits(size) else (low, size)
@@ -136,7 +136,7 @@ class MemoryMeasurement:
         return list(dict.fromkeys(each["sequence_length"] for each in self.points))
 
     def line(self, length: int) -> tuple[tuple[int, int], tuple[int, int]] | None:
-        """Returns two batch sizes, each with its data in bytes, whose line foretells the largest batch.
+        """Returns two batch sizes, each with its data in bytes, whose line estimates the largest batch.
 
         They are the largest measured size and the next smaller one that takes less, because small batches
         reuse memory from loading, and allocators take memory in blocks. None if there are no two.
@@ -150,7 +150,7 @@ class MemoryMeasurement:
         less = [point for point in measured.items() if point[0] < last[0] and point[1] < last[1]]
         return (max(less), last) if less else None
 
-    def foretold(self, length: int) -> int | None:
+    def estimated(self, length: int) -> int | None:
         """Returns the largest batch that fits according to the line; None without a line."""
         if (line := self.line(length)) is None:
             return None
@@ -160,14 +160,14 @@ class MemoryMeasurement:
     def capacity(self, length: int) -> dict[str, float | None]:
         """Returns the largest batch at a sequence length, as columns of the report.
 
-        ``foretold_batch`` is that of the line, ``largest_batch`` the largest that was tried and fit: 0 if a
+        ``estimated_batch`` is that of the line, ``largest_batch`` the largest that was tried and fit: 0 if a
         batch of 1 did not, None if it is not known. ``error_percent`` is by how much the first is off.
         """
         tried = [each for each in self.points if each["sequence_length"] == length and each["limited"]]
         failed = [each["batch_size"] for each in tried if each["failure"]]
         fit = [each["batch_size"] for each in tried if not each["failure"]]
-        largest, foretold = max(fit, default=0 if 1 in failed else None), self.foretold(length)
+        largest, estimated = max(fit, default=0 if 1 in failed else None), self.estimated(length)
         error = None
-        if foretold is not None and largest and failed:
-            error = 100 * (foretold - largest) / largest
-        return {"foretold_batch": foretold, "largest_batch": largest, "error_percent": error}
+        if estimated is not None and largest and failed:
+            error = 100 * (estimated - largest) / largest
+        return {"estimated_batch": estimated, "largest_batch": largest, "error_percent": error}

@@ -51,6 +51,8 @@ class ApartPredictor(Predictor):
             case 7:
                 os.kill(os.getpid(), signal.SIGTERM)
                 os.kill(os.getpid(), signal.SIGINT)
+            case 10:
+                return {"beyond": np.array([each.ctypes.data % 64 for each in inputs.values()])}
         return {"pid": np.array([os.getpid()]), "data": data}
 
     def close(self) -> None:

@@ -6,7 +6,9 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -15,7 +17,9 @@ from pipeline_fakes import EchoPredictor, manifest, wait_until
 from process_fakes import MIB, ApartPredictor
 
 from inferometer.agent.artifacts.files import Artifacts
+from inferometer.agent.child_process import ChildProcess, start_child
 from inferometer.agent.hardware.environment import CPU, PredictorOptions
+from inferometer.agent.inference import process_predictor
 from inferometer.agent.inference.predictor import Predictor
 from inferometer.agent.inference.process_predictor import ProcessPredictor, open_instance
 from inferometer.agent.serving.served_models import used_bytes
@@ -90,6 +94,11 @@ def test_too_little_shared_memory_fails_only_the_batch(
     assert predicted(instance, 8)["data"].tolist() == [[8]]
 
 
+def test_all_tensors_are_aligned(instance: Predictor) -> None:
+    inputs = {"data": np.array([[10]], np.int8), "more": np.zeros((1, 3), np.float32)}
+    assert instance.predict(inputs)["beyond"].tolist() == [0, 0]
+
+
 def test_strings_and_empty_tensors_pass(instance: Predictor) -> None:
     outputs = predicted(instance, 6)
     assert outputs["text"].tolist() == [["two", "words"]]
@@ -109,11 +118,15 @@ def test_errors_come_back_and_the_process_goes_on(
     assert process_of(instance) == before
 
 
-def test_a_process_that_dies_loses_its_batch_and_starts_again(instance: Predictor) -> None:
+def test_a_process_that_dies_loses_its_batch_and_starts_again(
+    instance: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = process_of(instance)
-    with pytest.raises(
+    lost = pytest.raises(
         InstanceLostError, match=r"instance of model Echo .* was ended by SIGKILL .*try again$"
-    ):
+    )
+    with monkeypatch.context() as patch, lost:
+        patch.delattr(process_predictor, "start_child")  # no process predicts it again
         predicted(instance, 5)
     assert process_of(instance) not in (before, os.getpid())
     assert predicted(instance, 9)["data"].tolist() == [[9]]
@@ -142,21 +155,21 @@ def test_the_signals_of_a_terminal_or_a_supervisor_do_not_end_it(instance: Predi
     [(13, ArtifactError, "the file is gone"), (14, InstanceLostError, "ended with code 3")],
 )
 def test_a_model_that_cannot_be_loaded_leaves_nothing(
-    seed: int, kind: type[Exception], message: str, left: Callable[[], object]
+    seed: int, kind: type[Exception], message: str, left: Callable[[], tuple[list[int], list[str]]]
 ) -> None:
-    before = left()
     with pytest.raises(kind, match=message):
         open_instance(apart(seed))
-    assert left() == before
+    assert left() == ([], [])
 
 
-def test_closing_ends_the_process_and_frees_the_memory(left: Callable[[], object]) -> None:
-    before = left()
+def test_closing_ends_the_process_and_frees_the_memory(
+    left: Callable[[], tuple[list[int], list[str]]],
+) -> None:
     instance = open_instance(apart())
     predicted(instance, 2)
-    assert left() != before
+    assert [len(each) for each in left()] == [1, 2]
     instance.close()
-    assert left() == before
+    assert left() == ([], [])
     instance.close()
 
 
@@ -175,20 +188,26 @@ def test_the_process_frees_the_memory_of_a_parent_that_was_killed(left: Callable
 
 
 @pytest.fixture
-def left() -> Callable[[], object]:
-    """What an instance could leave behind: processes and segments of shared memory."""
+def left(monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[list[int], list[str]]]:
+    """What instances leave behind: processes, and segments of shared memory."""
+    pids, names = [], []
 
-    others = {child.pid for child in psutil.Process().children()}
+    def start(*given: Any) -> ChildProcess:
+        child = start_child(*given)
+        pids.append(child.process.pid)
+        return child
 
-    def look() -> object:
-        children = {
-            child.pid
-            for child in psutil.Process().children()
-            if child.pid not in others and "resource_tracker" not in str(child.cmdline())
-        }
-        return children, {path.name for path in SEGMENTS.glob("psm_*")}
+    def create(**given: Any) -> SharedMemory:
+        block = SharedMemory(**given)
+        names.append(block.name)
+        return block
 
-    return look
+    monkeypatch.setattr(process_predictor, "start_child", start)
+    monkeypatch.setattr(process_predictor, "SharedMemory", create)
+    return lambda: (
+        [pid for pid in pids if psutil.pid_exists(pid)],
+        [name for name in names if (SEGMENTS / name).exists()],
+    )
 
 
 def test_the_memory_of_the_process_counts() -> None:

@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import reduce
 from multiprocessing import Pipe
 from types import SimpleNamespace
@@ -188,8 +188,12 @@ def test_a_worker_that_listens_alone_answers_for_all(group):
     assert group.call(group.processes[1], STATUS) == [b"2"]
 
 
-def test_workers_that_keep_dying_are_replaced_ever_later(group, monkeypatch, caplog):
+@pytest.mark.parametrize(("steady_s", "expected"), [(60, [0, 1, 2, 4, 8, 16, 30]), (0, [0] * 7)])
+def test_workers_that_keep_dying_early_are_replaced_ever_later(
+    group, monkeypatch, caplog, steady_s, expected
+):
     pauses = []
+    monkeypatch.setattr(workers, "_STEADY_S", steady_s)
     monkeypatch.setattr(group.workers._stopping, "wait", pauses.append)
     with caplog.at_level(logging.WARNING, workers.__name__):
         for count in range(4, 11):
@@ -197,11 +201,18 @@ def test_workers_that_keep_dying_are_replaced_ever_later(group, monkeypatch, cap
             wait_for(lambda last=last: [each.child for each in group.workers._live].count(last) == 1)
             last.die()
             group.wait(lambda count=count: len(group.processes) == count)
-    assert pauses == [0, 1, 2, 4, 8, 16, 30]
-    assert [record.getMessage() for record in caplog.records][:2] == [
-        "worker 1 died; another one starts in 0 s",
-        "worker 1 died; another one starts in 1 s",
+    assert pauses == expected
+    assert [record.getMessage() for record in caplog.records] == [
+        f"worker 1 died; another one starts in {pause_s} s" for pause_s in expected
     ]
+
+
+def test_no_worker_goes_on_before_all_have_got_as_far(group):
+    first, second, third = (process.link for process in group.processes)
+    early = [each.ask("in_step", DEADLINE_S) for each in (first, second)]
+    assert not wait(early, 0.1).done
+    assert not wait([*early, third.ask("in_step", DEADLINE_S)], DEADLINE_S).not_done
+    assert first.ask("in_step", 0).result(DEADLINE_S) is None  # however long the others take
 
 
 def test_all_stop_in_step_and_the_result_is_that_of_all(group):

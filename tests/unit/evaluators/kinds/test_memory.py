@@ -32,7 +32,7 @@ from tests.reports.conftest import on_cpu
 
 
 @pytest.mark.parametrize(
-    ("points", "foretold"),
+    ("points", "estimated"),
     [
         pytest.param([(1, 50), (2, 50), (10, 100), (20, 150)], 30, id="flat at first"),
         pytest.param([(4, 80), (1, 50), (2, 60)], 16, id="in another order"),
@@ -45,29 +45,29 @@ from tests.reports.conftest import on_cpu
     ],
 )
 def test_the_largest_sizes_foretell_the_batch_that_fits(
-    points: list[tuple[int, int]], foretold: int | None
+    points: list[tuple[int, int]], estimated: int | None
 ) -> None:
     measured = MemoryMeasurement([point(*each) for each in points], 200 * MIB, 1)
 
-    assert measured.foretold(0) == foretold
-    assert measured.capacity(0)["foretold_batch"] == foretold
+    assert measured.estimated(0) == estimated
+    assert measured.capacity(0)["estimated_batch"] == estimated
 
 
 @pytest.mark.parametrize(
-    ("foretold", "largest", "tries", "within", "most"),
+    ("estimated", "largest", "tries", "within", "most"),
     [
         pytest.param(1000, 1000, 8, 5, 5, id="right"),
         pytest.param(1000, 1060, 12, 5, 9, id="too small"),
         pytest.param(1000, 700, 12, 3, 12, id="too large"),
         pytest.param(3, 3, 8, 0, 2, id="few"),
         pytest.param(0, 0, 8, 0, 1, id="none fits"),
-        pytest.param(40, 0, 12, 0, 12, id="none fits, but is foretold"),
+        pytest.param(40, 0, 12, 0, 12, id="none fits, but is estimated"),
         pytest.param(1000, 5000, 3, None, 3, id="tries used up"),
         pytest.param(1000, 1000, 0, None, 0, id="no tries"),
     ],
 )
 def test_the_largest_is_found_in_few_tries(
-    foretold: int, largest: int, tries: int, within: int | None, most: int
+    estimated: int, largest: int, tries: int, within: int | None, most: int
 ) -> None:
     tried: list[int] = []
 
@@ -75,7 +75,7 @@ def test_the_largest_is_found_in_few_tries(
         tried.append(size)
         return size <= largest
 
-    search_largest(foretold, fits, tries)
+    search_largest(estimated, fits, tries)
 
     assert len(tried) <= most
     assert len(set(tried)) == len(tried)
@@ -201,12 +201,12 @@ def test_the_figures_of_a_row_are_differences_of_its_readings(evaluation: Evalua
     assert tried[1]["peak_mib"] is None
 
 
-def test_the_largest_batch_is_foretold_from_the_line_and_known_from_the_tries(
+def test_the_largest_batch_is_estimated_from_the_line_and_known_from_the_tries(
     evaluation: Evaluation[Any],
 ) -> None:
     found = MEASURED.capacity(0)
 
-    assert found["foretold_batch"] == 20  # 200 MiB, and 10 for each input, of 400
+    assert found["estimated_batch"] == 20  # 200 MiB, and 10 for each input, of 400
     assert found["largest_batch"] == 20
     assert found["error_percent"] == 0.0
     assert MemoryKind().measured(MEASURED) == "4 processes"
@@ -214,7 +214,7 @@ def test_the_largest_batch_is_foretold_from_the_line_and_known_from_the_tries(
     assert [row["batch_size"] for row in shown] == [4, 8, 20, 21]
     assert dict(MemoryKind().facts(evaluation, evaluation)) == {
         "limit": "400 MiB of data",
-        "largest batch": "20; foretold 20, +0.0 % off",
+        "largest batch": "20; estimated 20, +0.0 % off",
     }
 
 

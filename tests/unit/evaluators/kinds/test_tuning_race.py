@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from inferometer.evaluators.kinds.load.measurement import Method
 from inferometer.evaluators.kinds.tuning.race import BLOCKS, SEQUENCES, Figure, Trial, probability_better
 from inferometer.evaluators.kinds.tuning.request import Configuration
 from inferometer.evaluators.load.arrivals import Schedule
-from inferometer.evaluators.load.queries import LoadRun, Stop
+from inferometer.evaluators.load.queries import LoadRun, Outcome, Stop
 from tests.load_runs import run_of
 from tests.tuned_hosts import Host, SimulatedProber, highest_qps, race_of, request_of
 
@@ -278,6 +279,48 @@ def test_the_error_of_a_paired_difference_is_that_of_its_blocks() -> None:
         errors.append(_figure(0.0, parts).log_half / 2.093)
 
     assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(np.sqrt(BLOCKS) / 100, rel=0.03)
+
+
+def test_what_is_surely_worse_does_not_go_on() -> None:
+    race = race_of(request_of(0, 60.0), configurations((1, 2, 4, 8), (1,)), ScriptedProber({}))
+    left = list(race.trials())
+    for place, (each, better) in enumerate(zip(left, (None, 0.004, 0.006, 0.3), strict=True)):
+        race._figures[each.configuration], each.better = Figure(-place, np.zeros(BLOCKS)), better
+
+    assert race._remaining(left) == left[:1]
+    assert left[1].stopped == "it is worse with a probability of 99.6 %"
+    assert left[2].stopped == "it came in place 3 of 4 in round 0"
+
+
+def test_a_query_that_was_not_sent_is_not_late() -> None:
+    race = race_of(request_of(0, 60.0), configurations(), ScriptedProber({}))
+    race._queries = 40
+    outcomes = [Outcome.ANSWERED] * 10 + [Outcome.WAITING] * 10 + [Outcome.UNSENT] * 10
+    run = LoadRun(1.0, "poisson", 0, "", run_of(np.arange(30), [9] * 30, outcomes))
+
+    late, count = race._late([run], 5.0)
+
+    assert (late.sum(), count) == (10 + 4, 40)  # four wait for longer than 5 ns when the last one is sent
+
+
+class _UnevenProber(ScriptedProber):
+    """Answers the first burst the fastest, and the second one faster than the third."""
+
+    def run(self, schedule: Schedule, *arguments: Any) -> LoadRun:
+        run = super().run(schedule, *arguments)
+        if schedule.rate_qps:
+            return run
+        self.bursts = getattr(self, "bursts", 0) + 1
+        due = schedule.offsets_ns
+        return replace(run, queries=run_of(due, np.arange(1, len(due) + 1) * 1_000_000 * self.bursts))
+
+
+def test_the_capacity_is_that_of_the_faster_burst_after_one_to_warm_up() -> None:
+    race = race_of(request_of(0, 60.0), configurations((1,), (1,)), _UnevenProber({1: 500}))
+
+    race.run()
+
+    assert race.trials()[0].capacity_qps == pytest.approx(500)
 
 
 class _FadingProber(ScriptedProber):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -200,8 +201,12 @@ def test_a_reading_is_of_the_middle_of_its_round_trip_which_bounds_its_error() -
         return {"requests": 1.0}
 
     for _ in range(4):
+        began_ns = clock.now_ns
         found = read_once(read, clock)
         assert (np.abs(found.at_ns - taken_ns[-len(found.at_ns) :]) <= found.bound_ns).all()
+        assert (
+            0 <= 2 * found.bound_ns.sum() - (clock.now_ns - began_ns) <= len(found.at_ns)
+        )  # no more than half
     assert len(taken_ns) >= 4
 
 
@@ -292,7 +297,7 @@ def test_a_source_that_fails_is_told_once_and_not_read_after_three_failures() ->
 
 
 def test_a_source_that_recovers_is_read_on_and_lacks_what_it_did_not_tell() -> None:
-    answers = iter([{"requests": 1.0}, None, {"memory_bytes": 2.0}])
+    answers = iter([{"requests": 1.0}, *(None, {"memory_bytes": 2.0}) * 3])  # three failures, not in a row
     done = threading.Event()
 
     def read(_: float) -> dict[str, float]:
@@ -309,28 +314,37 @@ def test_a_source_that_recovers_is_read_on_and_lacks_what_it_did_not_tell() -> N
     [found] = reader.series(0)
 
     assert found.note == "restarting"
-    assert np.isnan(found.figures["requests"][:3]).tolist() == [False, True, False]
+    assert np.isnan(found.figures["requests"][:5]).tolist() == [False, True, True, True, False]
     assert found.figures["memory_bytes"][1] == 2.0
 
 
 def test_a_long_run_is_read_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_statistics, "MOST_READINGS", 8)
-    count, done = itertools.count(), threading.Event()
+    count, done, waits = itertools.count(), threading.Event(), list[float]()
 
-    def read(_: float) -> dict[str, float]:
-        if (number := next(count)) == 30:
+    class Waits(threading.Event):
+        """The first 29 waits take no time."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout or 0.0)
+            if len(waits) < 30:
+                return False
             done.set()
-        return {"requests": float(number)}
+            return super().wait(DEADLINE_S)
 
-    reader = ServerReader({"V2": read}, 10_000)
+    kinds = SimpleNamespace(Event=Waits, Thread=threading.Thread, Semaphore=threading.Semaphore)
+    monkeypatch.setattr(server_statistics, "MOST_READINGS", 8)
+    monkeypatch.setattr(server_statistics, "threading", kinds)
+    monkeypatch.setattr(server_statistics, "time", SimpleNamespace(monotonic=lambda: sum(waits)))
+    reader = ServerReader({"V2": lambda _: {"requests": float(next(count))}}, 1)
     with reader:
         assert done.wait(DEADLINE_S)
     [found] = reader.series(0)
+    assert waits[:15] == [1] * 7 + [2] * 4 + [4] * 4
 
     requests = found.figures["requests"]
     assert 4 <= len(requests) <= 8
     assert requests[0] == 0
-    assert requests[-1] >= 30
+    assert requests[-1] == 30
 
 
 def test_nothing_is_read_at_a_rate_of_0() -> None:
