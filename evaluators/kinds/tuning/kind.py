@@ -25,7 +25,7 @@ from inferometer.evaluators.kinds.load.job import LoadJob, load_job
 from inferometer.evaluators.kinds.load.kind import RateSearchKind, load_description, options_text
 from inferometer.evaluators.kinds.load.measurement import invalid_reason, lag_reason, rate_text
 from inferometer.evaluators.kinds.load.summary import LoadSummary
-from inferometer.evaluators.kinds.tuning.race import Race, Trial, TuningMeasurement
+from inferometer.evaluators.kinds.tuning.race import OUT_OF_TIME, Race, Trial, TuningMeasurement
 from inferometer.evaluators.kinds.tuning.request import Configuration, TuningRequest
 from inferometer.evaluators.load.local_target import SwitchedTarget
 from inferometer.evaluators.reports.base import (
@@ -96,7 +96,8 @@ def _answer(measured: TuningMeasurement) -> str:
     """Returns a one-line description of the best configuration's figure."""
     best = measured.best
     if best is None:
-        return "no configuration can serve this load" if measured.trials else "nothing was tried"
+        late = measured.another is None
+        return f"not known: {OUT_OF_TIME}" if late else "no configuration can serve this load"
     if measured.answer is not None:
         return f"{rate_text(measured.answer)} {_question(measured)}"
     ends = "" if best.low is None else f" [{best.low:.4g}, {best.high:.4g}]"
