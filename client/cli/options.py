@@ -93,7 +93,7 @@ def _type(each: Option) -> Any:
         return INPUT if shown.reads else FILE
     if each.kind.startswith("tuple[int"):
         return tensor_shape if within is None else counts
-    if within is None:
+    if within is None or shown.made is not None:
         return {"int": click.INT, "float": FiniteFloatRange()}.get(each.kind)
     if each.kind == "int":
         return click.IntRange(math.ceil(within.least), None if within.most is None else int(within.most))

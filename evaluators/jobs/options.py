@@ -325,9 +325,9 @@ def check_value(name: str, value: Any, kind: str, within: Range | None = None) -
     if wrong or not isinstance(value, known):
         article = _ARTICLES.get(kind, "a list" if kind.startswith(("tuple", "Sequence")) else "text")
         raise ConfigurationError(f"{spoken(name)} is {value!r}; it must be {article}")
-    if within is not None and kind == "tuple[int, ...]":
+    if within is not None and kind.startswith("tuple["):
         for number in value:
-            check_value(name, number, "int", within)
+            check_value(name, number, kind[len("tuple[") :].partition(",")[0], within)
     elif within is not None:
         check_number(name, value, within)
 

@@ -69,14 +69,12 @@ def test_a_file_that_exists_is_not_replaced(agent: Agent, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            ["--max_batch_size=0,4"],
-            "max_batch_size has 0; allowed: whole numbers, at least 1 and at most 4096",
-        ),
-        (["--max_batch_size=four"], 'max_batch_size is "four"; give whole numbers, separated by commas'),
-        (["--threads=1,1"], "threads is [1, 1]; give each value once"),
-        (["--instances=65"], "instances has 65; allowed: whole numbers, at least 1 and at most 64"),
+        (["--max_batch_size=0,4"], "'--max_batch_size': 0 is not in the range x>=1."),
+        (["--max_batch_size=four"], "'--max_batch_size': four is not a number; write one, or several"),
+        (["--threads=1,1"], "'--threads': 1,1 names 1 twice; leave out one"),
+        (["--instances=65"], "instances is 65; it must be at least 1 and at most 64"),
         (["--max_queue_delay_ms=soon"], 'max_queue_delay_ms is "soon"; give numbers, separated by commas'),
+        (["--max_queue_delay_ms=1,1.0"], "max_queue_delay_ms is [1.0, 1.0]; give each value once"),
         (["--rate=0"], "0"),
         (["--agent=127.0.0.1:1"], "leave out agent"),
         (["--time_budget=1"], "time_budget is 1 s"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import count
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -47,6 +47,8 @@ class RunsKind(Kind[M]):
     """A kind of measurement that consists of runs, which are numbered in the order of its fields."""
 
     collections = ("load_query",)
+    readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
+    """What reads the stored form of a kind's own fields, by field; others are plain."""
 
     def unanswered(self, measurement: M) -> str:
         """Returns the reason why a failed evaluation has no figures."""
@@ -71,7 +73,7 @@ class RunsKind(Kind[M]):
                 return run_of(written, queries.get(next(number), []))
             return tuple(map(runs, written))
 
-        readers = {**_READERS, **dict.fromkeys(_RUNS, runs)}
+        readers = {**_READERS, **self.readers, **dict.fromkeys(_RUNS, runs)}
         values = {name: readers.get(name, restored)(stored[name]) for name in self._names()}
         found: Any = checked(self._plain_measurement()(**values, elapsed_ns=int(head["elapsed_ns"])))
         if isinstance(found, RateSearchMeasurement) and found.options.latency_bound_ms is None:

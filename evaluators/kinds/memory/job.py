@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 import uuid
 from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -61,26 +60,6 @@ def read_memory() -> dict[str, int]:
     return found
 
 
-@contextmanager
-def _sampled_data() -> Iterator[list[int]]:
-    """Samples this process's data in a thread, about each millisecond; the yielded list has the peak."""
-    peak, ended, page_bytes = [0], threading.Event(), os.sysconf("SC_PAGE_SIZE")
-
-    def sample() -> None:
-        with (_OWN / "statm").open(encoding="ascii") as file:
-            while not ended.wait(0.001):
-                file.seek(0)
-                peak[0] = max(peak[0], int(file.read().split()[5]) * page_bytes)
-
-    thread = threading.Thread(target=sample, daemon=True)
-    thread.start()
-    try:
-        yield peak
-    finally:
-        ended.set()
-        thread.join()
-
-
 def available_bytes(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> int:
     """Returns the memory that the machine has available, or its control group if that is less."""
     found = [int(psutil.virtual_memory().available)]
@@ -117,11 +96,10 @@ def _stages(
         batch = {name: np.take(each, size, 0, mode="wrap") for name, each in drawn.items()}
         del drawn
         read_memory()  # leaves the drawing out of the peak, and the inputs in it
-        with _sampled_data() as peak:
-            for _ in range(request.predictions):
-                if failures := system.predict_tensor(batch).failures:
-                    raise errors.PredictionError(failures[0].message)
-        yield "batch", {**read_memory(), "SampledData": peak[0]}
+        for _ in range(request.predictions):
+            if failures := system.predict_tensor(batch).failures:
+                raise errors.PredictionError(failures[0].message)
+        yield "batch", read_memory()
     except MemoryError as error:
         raise errors.OutOfMemoryError("out of memory") from error
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, ClassVar
 
-from inferometer.evaluators.documents import Document, Part, Stored, checked, fields_of, restored, storable
+from inferometer.evaluators.documents import checked, restored
 from inferometer.evaluators.drawing.charts import Chosen, Drawing, Plot, PointChart, Rule, Series, label_of
 from inferometer.evaluators.evaluation import Evaluation, Status
+from inferometer.evaluators.jobs.options import words
 from inferometer.evaluators.kinds.kind import (
     Again,
     Rows,
@@ -24,7 +25,7 @@ from inferometer.evaluators.kinds.load.job import LoadJob, load_job
 from inferometer.evaluators.kinds.load.kind import RateSearchKind, load_description, options_text
 from inferometer.evaluators.kinds.load.measurement import invalid_reason, lag_reason, rate_text
 from inferometer.evaluators.kinds.load.summary import LoadSummary
-from inferometer.evaluators.kinds.tuning.race import Race, Trial, TuningMeasurement
+from inferometer.evaluators.kinds.tuning.race import OUT_OF_TIME, Race, Trial, TuningMeasurement
 from inferometer.evaluators.kinds.tuning.request import Configuration, TuningRequest
 from inferometer.evaluators.load.local_target import SwitchedTarget
 from inferometer.evaluators.reports.base import (
@@ -95,7 +96,8 @@ def _answer(measured: TuningMeasurement) -> str:
     """Returns a one-line description of the best configuration's figure."""
     best = measured.best
     if best is None:
-        return "no configuration can serve this load" if measured.trials else "nothing was tried"
+        late = measured.another is None
+        return f"not known: {OUT_OF_TIME}" if late else "no configuration can serve this load"
     if measured.answer is not None:
         return f"{rate_text(measured.answer)} {_question(measured)}"
     ends = "" if best.low is None else f" [{best.low:.4g}, {best.high:.4g}]"
@@ -203,6 +205,13 @@ def _invalid(measured: TuningMeasurement) -> str:
     return invalid_reason(replace(measured, probes=[measured.probes[n] for n in measured.best.probes]))
 
 
+def _trials(stored: Any) -> tuple[Trial, ...]:
+    return tuple(
+        checked(Trial(checked(Configuration(**each.pop("configuration"))), **each))
+        for each in restored(stored)
+    )
+
+
 class TuningKind(RateSearchKind):
     """Find the serving configuration with the highest rate within a latency bound.
 
@@ -218,25 +227,11 @@ class TuningKind(RateSearchKind):
     tabled = ()  # type: ignore[assignment] # a kind may have none
     keeps_interrupted = True
     request = TuningRequest
+    measurement = TuningMeasurement
+    readers: ClassVar = {"trials": _trials}
 
     def job(self, request: TuningRequest) -> Any:
         return load_job(request.load, TuningJob(request))
-
-    def to_documents(self, evaluation: Evaluation[Any], save_id: str) -> tuple[Document, Mapping[str, Part]]:
-        document, parts = super().to_documents(evaluation, save_id)
-        measured = evaluation.measurement
-        trials = [fields_of(trial) for trial in measured.trials]
-        return document | {"trials": trials, "asked": storable(measured.asked)}, parts
-
-    def from_documents(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> TuningMeasurement:
-        search, stored = super().from_documents(head, parts), restored(head["measurement"])
-        trials = tuple(
-            checked(Trial(checked(Configuration(**each.pop("configuration"))), **each))
-            for each in stored["trials"]
-        )
-        return TuningMeasurement(
-            search.options, search.probes, search.elapsed_ns, search.answer, trials, stored["asked"]
-        )
 
     def invalid(self, measurement: Any) -> str:
         return _invalid(measurement)
@@ -293,7 +288,8 @@ class TuningKind(RateSearchKind):
     def again(self, evaluation: Evaluation[Any]) -> Again:
         asked, seed = evaluation.measurement.asked, evaluation.measurement.options.seed
         system = [word for word in system_words(evaluation) if not word.startswith("--threads=")]
-        return Again(("measure", self.name, *system, *words_of("seed", seed, 0), *TuningRequest.words(asked)))
+        given = words(asked, TuningRequest)
+        return Again(("measure", self.name, *system, *words_of("seed", seed, 0), *given))
 
     def unfit(self, measurement: Any) -> str:
         given = "rate_qps" in measurement.asked

@@ -261,9 +261,9 @@ class Race:
     def answer(self) -> RateAnswer | None:
         """Returns the rate of the best configuration with its interval.
 
-        It is None if the rate was given, or if the time did not suffice to confirm the rate.
+        It is None if the rate was given, or if the time did not suffice to find or confirm a rate.
         """
-        if self._request.rate_qps is not None:
+        if self._request.rate_qps is not None or (self.best is None and self.note == OUT_OF_TIME):
             return None
         if self.best is None:
             return RateAnswer(None, None, None, Method.NONE.value, self.note or "nothing keeps the bound")

@@ -5,7 +5,7 @@ Because help shows its options, slow imports happen only where they are needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -19,7 +19,6 @@ from inferometer.evaluators.jobs.options import (
     declared,
     given_options,
     options_of,
-    words,
 )
 from inferometer.evaluators.jobs.request import DatasetOptions, default_system
 from inferometer.evaluators.kinds.load.request import INSTANCES, MaxQpsRequest
@@ -28,12 +27,7 @@ from inferometer.manifests.errors import ConfigurationError
 if TYPE_CHECKING:
     from inferometer.evaluators.jobs.job import SystemRequest
 
-_AXES = {
-    "instances": INSTANCES,
-    "threads": Range(1, 1024),
-    "max_batch_size": Range(1, 4096),
-    "max_queue_delay_ms": Range(0, 60_000),
-}
+_AXES = ("instances", "threads", "max_batch_size", "max_queue_delay_ms")
 _MOST_CONFIGURATIONS = 1000
 _SAME = (
     *("latency_bound_ms", "percentile", "arrival", "min_duration_s", "time_budget_s"),
@@ -41,17 +35,12 @@ _SAME = (
 )
 
 
-def _numbers(name: str, kind: type[Any]) -> Callable[[str], tuple[Any, ...]]:
-    """Returns a function that reads the values of an axis."""
-
-    def read(text: str) -> tuple[Any, ...]:
-        try:
-            return tuple(kind(part) for part in text.split(","))
-        except ValueError:
-            what = "whole numbers" if kind is int else "numbers"
-            raise ConfigurationError(f'{name} is "{text}"; give {what}, separated by commas') from None
-
-    return read
+def _delays(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(map(float, text.split(",")))
+    except ValueError:
+        message = f'max_queue_delay_ms is "{text}"; give numbers, separated by commas'
+        raise ConfigurationError(message) from None
 
 
 def _like(name: str, of: type[Any] = MaxQpsRequest, **changed: Any) -> Any:
@@ -98,32 +87,29 @@ class TuningRequest:
     """
 
     system: SystemRequest = field(default_factory=default_system)
-    instances: Sequence[int] | None = declared(
-        None,
-        "Numbers of instances to try.",
-        "N,N",
-        made=_numbers("instances", int),
-        default_text="1,2,4… up to the cores",
+    instances: tuple[int, ...] | None = declared(
+        None, "Numbers of instances to try.", "N,N", within=INSTANCES, default_text="1,2,4… up to the cores"
     )
-    threads: Sequence[int] | None = declared(
+    threads: tuple[int, ...] | None = declared(
         None,
         "CPU threads per operator to try.",
         "N,N",
-        made=_numbers("threads", int),
+        within=Range(1, 1024),
         default_text="1,2,4… as many as the cores have room for beside the instances",
     )
-    max_batch_size: Sequence[int] = declared(
+    max_batch_size: tuple[int, ...] = declared(
         (1, 2, 4, 8, 16, 32),
         "Maximum numbers of queries per batch to try.",
         "N,N",
-        made=_numbers("max_batch_size", int),
+        within=Range(1, 4096),
         default_text="1,2,4,8,16,32",
     )
-    max_queue_delay_ms: Sequence[float] = declared(
+    max_queue_delay_ms: tuple[float, ...] = declared(
         (0.0,),
         "How long the first query of a batch waits for others: the times to try.",
         "MS,MS",
-        made=_numbers("max_queue_delay_ms", float),
+        within=Range(0, 60_000),
+        made=_delays,
         default_text="0",
     )
     latency_bound_ms: float = _like("latency_bound_ms")
@@ -165,13 +151,8 @@ class TuningRequest:
         check_options(self)
         if self.system.agents:
             raise ConfigurationError("tuning changes how a model in this process is served; leave out agent")
-        for name, allowed in _AXES.items():
+        for name in _AXES:
             values = getattr(self, name)
-            for value in () if values is None else values:
-                whole = name != "max_queue_delay_ms"
-                if not isinstance(value, int if whole else int | float) or value not in allowed:
-                    numbers = "whole numbers" if whole else "numbers"
-                    raise ConfigurationError(f"{name} has {value}; allowed: {numbers}, {allowed}")
             if values is not None and (not values or len(set(values)) < len(values)):
                 raise ConfigurationError(f"{name} is {list(values)}; give each value once, at least one")
         for size in self.max_batch_size:
@@ -204,11 +185,6 @@ class TuningRequest:
         """The options that differ from their defaults, as an evaluation stores them."""
         given = {name: value for name, value in given_options(self).items() if name != "write_config"}
         return {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
-
-    @classmethod
-    def words(cls, asked: Mapping[str, Any]) -> Iterator[str]:
-        """Yields the command-line words of stored options."""
-        yield from words(asked, cls)
 
     def configurations(self, cores: int, *, on_gpu: bool) -> Iterator[Configuration]:
         """Yields the configurations of the space.

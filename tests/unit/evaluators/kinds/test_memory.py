@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from inferometer.agent.hardware.environment import Device, DeviceKind
@@ -16,7 +14,7 @@ from inferometer.agent.inference.session import SessionOptions
 from inferometer.evaluators.drawing.charts import PointChart, find_plot
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs.job import SystemRequest
-from inferometer.evaluators.kinds.memory.job import _sampled_data, available_bytes, memory_job, read_memory
+from inferometer.evaluators.kinds.memory.job import available_bytes, memory_job
 from inferometer.evaluators.kinds.memory.kind import MemoryKind, MemoryReport
 from inferometer.evaluators.kinds.memory.measurement import (
     MIB,
@@ -44,7 +42,7 @@ from tests.reports.conftest import on_cpu
         pytest.param([], None, id="none"),
     ],
 )
-def test_the_largest_sizes_foretell_the_batch_that_fits(
+def test_the_largest_sizes_estimate_the_batch_that_fits(
     points: list[tuple[int, int]], estimated: int | None
 ) -> None:
     measured = MemoryMeasurement([point(*each) for each in points], 200 * MIB, 1)
@@ -84,15 +82,8 @@ def test_the_largest_is_found_in_few_tries(
         assert min(size for size in tried if size > largest) - largest <= within + 1
 
 
-@pytest.mark.parametrize(
-    ("sampled", "data"), [({}, 650), ({"SampledData": 700}, 700), ({"SampledData": 600}, 650)]
-)
-def test_data_is_the_highest_sample_or_what_there_is_and_was_freed(
-    sampled: dict[str, int], data: int
-) -> None:
-    reading: Any = {"VmData": 500, "VmHWM": 350, "VmRSS": 200, **sampled}
-
-    assert data_bytes(reading) == data
+def test_data_is_what_there_is_and_what_was_freed() -> None:
+    assert data_bytes({"VmData": 500, "VmHWM": 350, "VmRSS": 200}) == 650
 
 
 _FREED = """
@@ -115,20 +106,6 @@ def test_a_reading_covers_what_was_freed_and_not_the_stage_before() -> None:
         [sys.executable, "-c", _FREED], check=True, capture_output=True, text=True, timeout=60
     )
     assert done.stdout.split() == ["True"] * 3
-
-
-def test_memory_that_is_never_touched_is_sampled() -> None:
-    data: Any = read_memory()
-    deadline_s = time.monotonic() + 30
-    with _sampled_data() as peak:
-        reserved = np.empty(256 * MIB, np.uint8)
-        while peak[0] < data["VmData"] + reserved.nbytes and time.monotonic() < deadline_s:
-            pass
-        del reserved
-
-    after: Any = read_memory()
-    assert peak[0] >= data["VmData"] + 256 * MIB
-    assert data_bytes(after) < peak[0] - 200 * MIB
 
 
 @pytest.mark.parametrize(

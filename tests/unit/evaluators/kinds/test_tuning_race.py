@@ -10,10 +10,19 @@ import numpy as np
 import pytest
 
 from inferometer.evaluators.kinds.load.measurement import Method
-from inferometer.evaluators.kinds.tuning.race import BLOCKS, SEQUENCES, Figure, Trial, probability_better
+from inferometer.evaluators.kinds.tuning.kind import TuningKind
+from inferometer.evaluators.kinds.tuning.race import (
+    BLOCKS,
+    SEQUENCES,
+    Figure,
+    Trial,
+    TuningMeasurement,
+    probability_better,
+)
 from inferometer.evaluators.kinds.tuning.request import Configuration
 from inferometer.evaluators.load.arrivals import Schedule
 from inferometer.evaluators.load.queries import LoadRun, Outcome, Stop
+from tests.contract.store_fixtures import make_evaluation
 from tests.load_runs import run_of
 from tests.tuned_hosts import Host, SimulatedProber, highest_qps, race_of, request_of
 
@@ -76,10 +85,12 @@ def test_the_interval_holds_the_true_rate() -> None:
 
 
 class _LateProber(SimulatedProber):
-    """The first sequence that is to confirm the best uses up the time."""
+    """The first sequence of a round, which by default is to confirm the best, uses up the time."""
+
+    late = "round 6"
 
     def run(self, schedule: Schedule, *arguments: Any) -> LoadRun:
-        self.elapsed_s += 86_400.0 * arguments[-1].startswith("round 6")
+        self.elapsed_s += 86_400.0 * arguments[-1].startswith(self.late)
         return super().run(schedule, *arguments)
 
 
@@ -93,6 +104,20 @@ def test_without_time_to_confirm_there_is_no_interval() -> None:
     assert best is race.best
     assert best.rate_qps is not None
     assert (best.low, best.high) == (None, None)
+
+
+def test_without_time_for_a_round_it_is_not_known_whether_the_bound_can_be_kept() -> None:
+    prober, request = _LateProber(SERIAL), request_of(0, 60.0)
+    prober.late = "round 0"
+    race = race_of(request, configurations(), prober)
+
+    assert race.run()
+
+    assert race.answer() is None
+    options = request.load.load_options()
+    measured = TuningMeasurement(options, tuple(prober.runs), 0, race.answer(), race.trials())
+    told = dict(TuningKind().summary(make_evaluation(measurement=measured)))
+    assert (told["best"], told["answer"]) == ("none", "not known: the time budget was used up")
 
 
 def test_all_probes_of_a_round_have_the_same_arrivals_scaled() -> None:

@@ -10,6 +10,7 @@ import pytest
 from inferometer.agent.hardware.environment import Device, DeviceKind
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.evaluators.jobs.job import SystemRequest
+from inferometer.evaluators.jobs.options import words
 from inferometer.evaluators.kinds.tuning.request import Configuration, TuningRequest
 from inferometer.manifests.errors import ConfigurationError
 
@@ -17,14 +18,14 @@ from inferometer.manifests.errors import ConfigurationError
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"instances": (0,)}, "instances has 0; allowed: whole numbers, at least 1 and at most 64"),
-        ({"threads": (1, 2000)}, "threads has 2000; allowed: whole numbers, at least 1 and at most 1024"),
-        ({"threads": [1, 2.5]}, "threads has 2.5; allowed: whole numbers"),
+        ({"instances": (0,)}, "instances is 0; it must be at least 1 and at most 64"),
+        ({"threads": (1, 2000)}, "threads is 2000; it must be at least 1 and at most 1024"),
+        ({"threads": [1, 2.5]}, "threads is 2.5; it must be a whole number"),
         ({"max_batch_size": 4}, "max_batch_size is 4; it must be a list"),
         ({"max_batch_size": ()}, r"max_batch_size is \[\]; give each value once, at least one"),
         ({"max_batch_size": (4, 4)}, r"max_batch_size is \[4, 4\]; give each value once"),
-        ({"max_batch_size": ("many",)}, "max_batch_size has many; allowed: whole numbers, at least 1"),
-        ({"max_queue_delay_ms": (-1.0,)}, "max_queue_delay_ms has -1.0; allowed: numbers, at least 0"),
+        ({"max_batch_size": ("many",)}, "max_batch_size is 'many'; it must be a whole number"),
+        ({"max_queue_delay_ms": (-1.0,)}, "max_queue_delay_ms is -1.0; it must be at least 0 and at most"),
         ({"rate_qps": 0.0}, "rate_qps is 0.0; it must be above 0"),
         ({"latency_bound_ms": 0.0}, "latency_bound_ms is 0.0; it must be at least 0.001"),
         ({"arrival": "ramp"}, "arrival ramp has no steady rate"),
@@ -41,13 +42,13 @@ def test_wrong_input_is_refused_in_one_line(given: dict[str, Any], message: str)
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("1,2,4", (1, 2, 4)), ("8", (8,)), ("1,x", None), ("1.5", None), ("", None)]
+    ("text", "expected"), [("0,1.5,4", (0.0, 1.5, 4.0)), ("8", (8.0,)), ("1,x", None), ("", None)]
 )
-def test_an_axis_is_read_from_text(text: str, expected: tuple[int, ...] | None) -> None:
-    read = TuningRequest.__dataclass_fields__["max_batch_size"].metadata["declared"].made
+def test_delays_are_read_from_text(text: str, expected: tuple[float, ...] | None) -> None:
+    read = TuningRequest.__dataclass_fields__["max_queue_delay_ms"].metadata["declared"].made
 
     if expected is None:
-        with pytest.raises(ConfigurationError, match="give whole numbers, separated by commas"):
+        with pytest.raises(ConfigurationError, match="give numbers, separated by commas"):
             read(text)
     else:
         assert read(text) == expected
@@ -112,7 +113,7 @@ def test_the_options_of_the_load_and_those_that_are_kept() -> None:
         "rate_qps": 50.0,
         "dataset_path": "inputs",
     }
-    assert list(TuningRequest.words({"max_batch_size": [1, 4], "rate_qps": 50.0, "gone": 1})) == [
+    assert list(words({"max_batch_size": [1, 4], "rate_qps": 50.0, "gone": 1}, TuningRequest)) == [
         "--max_batch_size=1,4",
         "--rate=50",
     ]
