@@ -22,6 +22,7 @@ from inferometer.client.cli.command import (
     database_options,
     option,
     options,
+    tls_options,
 )
 from inferometer.client.cli.options import (
     dataset_options,
@@ -248,7 +249,7 @@ class _Kinds(Group):
         every = (
             system_options_beside(kind.request)
             if needs_system(kind.request)
-            else options(database_options, publication_options, heading=OUTPUT)
+            else options(database_options, publication_options, tls_options, heading=OUTPUT)
         )
         documentation = type(kind).__doc__ or f"Measure {kind.phrase}."
         command = click.command(cmd_name, cls=Command, help=documentation)

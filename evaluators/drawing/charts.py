@@ -13,12 +13,11 @@ from datetime import timezone
 from enum import Enum
 from itertools import accumulate
 from pkgutil import resolve_name
-from types import MappingProxyType
 from typing import Any, Generic, TypeAlias
 from unicodedata import east_asian_width
 
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.reports.base import ALIASES, M, Row, Value
+from inferometer.evaluators.reports.base import ALIASES, PACKAGE, REPORTS, M, Row, Value
 from inferometer.manifests.errors import ConfigurationError, printable, suggestion
 
 ROW_INCHES = 0.25
@@ -301,31 +300,6 @@ def how_many_fit(charts: Iterable[Chart]) -> int:
 
 MOST_EVALUATIONS = 20
 """The maximum number of evaluations in one picture, which has room only for charts up to a total height."""
-PLOTS: Mapping[str, str] = MappingProxyType(
-    {
-        "latency": "inferometer.evaluators.kinds.batches.plot:LatencyPlot",
-        "accuracy": "inferometer.evaluators.kinds.batches.plot:AccuracyPlot",
-        "classes": "inferometer.evaluators.kinds.batches.plot:ClassesPlot",
-        "duration": "inferometer.evaluators.kinds.batches.plot:DurationPlot",
-        "layers": "inferometer.evaluators.drawing.traces:LayersPlot",
-        "layer_tree": "inferometer.evaluators.drawing.traces:LayerTreePlot",
-        "cuda_launch": "inferometer.evaluators.drawing.traces:KernelsPlot",
-        "eventflow": "inferometer.evaluators.drawing.traces:EventflowPlot",
-        "workload": "inferometer.evaluators.kinds.load.plot:WorkloadPlot",
-        "parts": "inferometer.evaluators.kinds.load.plot:PartsPlot",
-        "max_qps": "inferometer.evaluators.kinds.load.plot:MaxQpsPlot",
-        "mix": "inferometer.evaluators.kinds.load.plot:MixPlot",
-        "training": "inferometer.evaluators.kinds.training.kind:TrainingPlot",
-        "training_steps": "inferometer.evaluators.kinds.training.kind:TrainingStepsPlot",
-        "ingestion": "inferometer.evaluators.kinds.ingestion.kind:IngestionPlot",
-        "weak_scaling": "inferometer.evaluators.kinds.training.kind:ScalingPlot",
-        "strong_scaling": "inferometer.evaluators.kinds.training.kind:ScalingPlot",
-        "operators": "inferometer.evaluators.kinds.operators.kind:OperatorsPlot",
-        "memory": "inferometer.evaluators.kinds.memory.kind:MemoryPlot",
-        "tuning": "inferometer.evaluators.kinds.tuning.kind:TuningPlot",
-    }
-)
-"""The pictures by the names of their reports, as ``module:class``; each is imported on first use."""
 
 
 Chosen: TypeAlias = Sequence[tuple[Evaluation[M], list[Row]]]
@@ -371,10 +345,9 @@ def find_plot(report_name: str) -> Plot[Any]:
         ConfigurationError: The report has no picture.
     """
     key = report_name.strip().casefold()
-    target = PLOTS.get(ALIASES.get(key, key))
-    if target is None:
-        raise ConfigurationError(f'no picture of report "{report_name}"; {suggestion(report_name, PLOTS)}')
-    plot: Plot[Any] = resolve_name(target)()
+    if (name := ALIASES.get(key, key)) not in REPORTS:
+        raise ConfigurationError(f'no picture of report "{report_name}"; {suggestion(report_name, REPORTS)}')
+    plot: Plot[Any] = resolve_name(PACKAGE + REPORTS[name][1])()
     return plot
 
 

@@ -45,7 +45,7 @@ def lag_in_percentiles(queries: Queries, cut_ns: int, judged: float, bound_ns: i
             continue
         within_ns = 0.0 if found.low_ns is None else found.value_ns - found.low_ns
         if found.value_ns - without.value_ns > max(within_ns, negligible_ns(bound_ns)):
-            values = f"{without.value_ns / 1e6:.3g} ms, not {found.value_ns / 1e6:.3g} ms"
+            values = f"{without.value_ns / 1e6:.3f} ms, not {found.value_ns / 1e6:.3f} ms"
             return lag_text(f"p{found.percent:g} would be {values}")
     return ""
 

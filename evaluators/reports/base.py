@@ -192,30 +192,35 @@ def in_us(duration_ns: float | None) -> float | None:
 
 
 ENTRY_POINTS = "inferometer.reports"
-REPORTS: Mapping[str, str] = MappingProxyType(
+PACKAGE = "inferometer.evaluators."
+REPORTS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        "latency": "inferometer.evaluators.kinds.batches.report:LatencyReport",
-        "accuracy": "inferometer.evaluators.kinds.batches.report:AccuracyReport",
-        "classes": "inferometer.evaluators.kinds.batches.report:ClassesReport",
-        "duration": "inferometer.evaluators.kinds.batches.report:DurationReport",
-        "layers": "inferometer.evaluators.kinds.reports:LayersReport",
-        "layer_tree": "inferometer.evaluators.kinds.reports:LayerTreeReport",
-        "cuda_launch": "inferometer.evaluators.kinds.reports:KernelsReport",
-        "eventflow": "inferometer.evaluators.kinds.reports:EventflowReport",
-        "workload": "inferometer.evaluators.kinds.load.report:WorkloadReport",
-        "parts": "inferometer.evaluators.kinds.load.report:PartsReport",
-        "max_qps": "inferometer.evaluators.kinds.load.report:MaxQpsReport",
-        "mix": "inferometer.evaluators.kinds.load.report:MixReport",
-        "training": "inferometer.evaluators.kinds.training.report:TrainingReport",
-        "training_steps": "inferometer.evaluators.kinds.training.report:TrainingStepsReport",
-        "ingestion": "inferometer.evaluators.kinds.ingestion.kind:IngestionReport",
-        "weak_scaling": "inferometer.evaluators.kinds.training.report:WeakScalingReport",
-        "strong_scaling": "inferometer.evaluators.kinds.training.report:StrongScalingReport",
-        "operators": "inferometer.evaluators.kinds.operators.report:OperatorsReport",
-        "memory": "inferometer.evaluators.kinds.memory.kind:MemoryReport",
-        "tuning": "inferometer.evaluators.kinds.tuning.kind:TuningReport",
+        "latency": ("kinds.batches.report:LatencyReport", "kinds.batches.plot:LatencyPlot"),
+        "accuracy": ("kinds.batches.report:AccuracyReport", "kinds.batches.plot:AccuracyPlot"),
+        "classes": ("kinds.batches.report:ClassesReport", "kinds.batches.plot:ClassesPlot"),
+        "duration": ("kinds.batches.report:DurationReport", "kinds.batches.plot:DurationPlot"),
+        "layers": ("kinds.reports:LayersReport", "drawing.traces:LayersPlot"),
+        "layer_tree": ("kinds.reports:LayerTreeReport", "drawing.traces:LayerTreePlot"),
+        "cuda_launch": ("kinds.reports:KernelsReport", "drawing.traces:KernelsPlot"),
+        "eventflow": ("kinds.reports:EventflowReport", "drawing.traces:EventflowPlot"),
+        "workload": ("kinds.load.report:WorkloadReport", "kinds.load.plot:WorkloadPlot"),
+        "parts": ("kinds.load.report:PartsReport", "kinds.load.plot:PartsPlot"),
+        "max_qps": ("kinds.load.report:MaxQpsReport", "kinds.load.plot:MaxQpsPlot"),
+        "mix": ("kinds.load.report:MixReport", "kinds.load.plot:MixPlot"),
+        "training": ("kinds.training.report:TrainingReport", "kinds.training.kind:TrainingPlot"),
+        "training_steps": (
+            "kinds.training.report:TrainingStepsReport",
+            "kinds.training.kind:TrainingStepsPlot",
+        ),
+        "ingestion": ("kinds.ingestion.kind:IngestionReport", "kinds.ingestion.kind:IngestionPlot"),
+        "weak_scaling": ("kinds.training.report:WeakScalingReport", "kinds.training.kind:ScalingPlot"),
+        "strong_scaling": ("kinds.training.report:StrongScalingReport", "kinds.training.kind:ScalingPlot"),
+        "operators": ("kinds.operators.report:OperatorsReport", "kinds.operators.kind:OperatorsPlot"),
+        "memory": ("kinds.memory.kind:MemoryReport", "kinds.memory.kind:MemoryPlot"),
+        "tuning": ("kinds.tuning.kind:TuningReport", "kinds.tuning.kind:TuningPlot"),
     }
 )
+"""Each report and its picture, as ``module:class`` in ``PACKAGE``; each is imported on first use."""
 ALIASES: Mapping[str, str] = MappingProxyType(
     {"throughput": "latency", "kernels": "cuda_launch", "max-qps": "max_qps", "op": "operators"}
 )
@@ -224,7 +229,7 @@ ALIASES: Mapping[str, str] = MappingProxyType(
 def known_reports() -> dict[str, str]:
     """Returns the reports as ``"module:Class"`` by name: the built-in reports and those of plug-ins."""
     announced = {point.name.casefold(): point.value for point in metadata.entry_points(group=ENTRY_POINTS)}
-    return announced | dict(REPORTS)
+    return announced | {name: PACKAGE + report for name, (report, _) in REPORTS.items()}
 
 
 def find_report(name: str) -> Report[Any]:

@@ -14,10 +14,10 @@ from inferometer.agent.inference.stages import InputFailure, Stage, SystemDescri
 from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.evaluators.conditions.conditions import Conditions, HostConditions, Spread, Stability
 from inferometer.evaluators.datasets.base import DatasetIdentity
-from inferometer.evaluators.drawing.charts import PLOTS
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, BatchTimes
 from inferometer.evaluators.kinds.batches.request import BatchOptions
+from inferometer.evaluators.reports.base import REPORTS
 from inferometer.evaluators.tasks.metric import Accuracy, Score, ScoreInterval, TaskResult
 from inferometer.manifests.loader import parse_manifest
 from inferometer.manifests.schema import ModelManifest
@@ -228,4 +228,4 @@ def given(
     loads["memory"] = [changed(evaluation, measurement=MEASURED) for evaluation in shallow]
     loads["tuning"] = [loaded(shallow[0], 7, tuned_host()), loaded(shallow[1], 8, tuned_host(rate_qps=100.0))]
     loads["operators"] = [operators(shallow[0]), operators_in("MXNet", shallow[0])]
-    return {name: loads.get(name, shallow if name in SHALLOW else deep) for name in PLOTS}
+    return {name: loads.get(name, shallow if name in SHALLOW else deep) for name in REPORTS}

@@ -16,7 +16,6 @@ import pytest
 
 from inferometer.evaluators.drawing import canvas, traces
 from inferometer.evaluators.drawing.charts import (
-    PLOTS,
     Bar,
     BarChart,
     BarRow,
@@ -29,7 +28,7 @@ from inferometer.evaluators.drawing.charts import (
 )
 from inferometer.evaluators.drawing.writer import MOST_ROWS, PictureFile, page
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.reports.base import Column, Row, find_report
+from inferometer.evaluators.reports.base import REPORTS, Column, Row, find_report
 from inferometer.manifests.errors import ConfigurationError, OutputError
 from tests.reports.pictures import (
     HOSTILE,
@@ -47,7 +46,7 @@ from tests.reports.pictures import (
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=timezone.utc)
 
 
-@pytest.mark.parametrize("name", PLOTS)
+@pytest.mark.parametrize("name", REPORTS)
 def test_an_svg_has_a_mark_with_a_tooltip_for_everything_drawn(
     name: str, given: dict[str, list[Evaluation]]
 ) -> None:
@@ -75,7 +74,7 @@ def test_an_svg_has_a_mark_with_a_tooltip_for_everything_drawn(
     assert all(link.startswith("#") for link in re.findall(r'href="([^"]*)"', svg))
 
 
-@pytest.mark.parametrize("name", PLOTS)
+@pytest.mark.parametrize("name", REPORTS)
 def test_names_that_mean_something_elsewhere_are_shown_as_they_are_and_always_in_the_same_bytes(
     name: str, given: dict[str, list[Evaluation]]
 ) -> None:
@@ -152,7 +151,7 @@ class _Page(HTMLParser):
         self.text += data
 
 
-@pytest.mark.parametrize("name", PLOTS)
+@pytest.mark.parametrize("name", REPORTS)
 def test_a_page_holds_the_picture_and_its_rows_and_asks_for_nothing(
     name: str, given: dict[str, list[Evaluation]], tmp_path: Path
 ) -> None:

@@ -397,7 +397,6 @@ _OF_A_MODEL = {
     *("max_batch_size", "max_queue_delay_ms", "instances", "include_preprocess"),
 }
 _NOT_OF_A_MIX = {"model_path", "input_shape", "seed"}
-_MOST_MIX_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -463,19 +462,12 @@ class MixRequest:
 
 def _mix_entries(path: Path) -> tuple[str, Sequence[Any]]:
     """Returns the content of a mix's file, and the models in it."""
-    from inferometer.manifests.loader import parse_yaml
+    from inferometer.manifests.loader import read_yaml
 
-    try:
-        with path.open(encoding="utf-8") as file:
-            text = file.read(_MOST_MIX_BYTES)
-        entries = parse_yaml(text)
-    except OSError as error:
-        raise ConfigurationError(f"mix {path}: cannot be read: {error.strerror or error}") from error
-    except ValueError as error:  # invalid YAML, or invalid UTF-8
-        raise ConfigurationError(f"mix {path}: cannot be read as YAML: {error}") from error
+    entries = read_yaml(path, "a mix", ConfigurationError)
     if not isinstance(entries, list) or not entries:
-        raise ConfigurationError(f"mix {path}: is not a list of models, such as - model_name: DigitsCNN")
-    return text, entries
+        raise ConfigurationError(f"{path}: is not a list of models, such as - model_name: DigitsCNN")
+    return path.read_text(encoding="utf-8"), entries
 
 
 def _mixed_model(entry: Any, shared: Mapping[str, Any]) -> tuple[str, WorkloadRequest]:

@@ -44,6 +44,13 @@ def test_a_request_without_a_system_has_no_options_of_models(monkeypatch: pytest
     assert not {"model_name", "gpu", "agent_address"} & names
 
 
+def test_a_mix_whose_models_are_on_agents_can_use_tls() -> None:
+    command = predict.measure.get_command(click.Context(predict.measure), "mix")
+
+    assert command is not None
+    assert {"tls_ca", "tls_cert", "tls_key", "tls_server_name"} <= {each.name for each in command.params}
+
+
 def test_only_kinds_with_a_request_are_commands() -> None:
     shown = CliRunner().invoke(predict.measure, ["--help"])
     refused = CliRunner().invoke(predict.measure, ["load"])

@@ -99,7 +99,7 @@ def test_the_reason_tells_the_effect_and_what_to_do() -> None:
     assert reason.startswith(
         "without the harness's own lag, which is in none of service, queue, batch and pre"
     )
-    assert "p50 would be 20 ms, not 50 ms" in reason
+    assert "p50 would be 20.000 ms, not 50.000 ms" in reason
     assert reason.endswith("give a model in this process fewer --threads, or lower the rate")
 
 
