@@ -25,8 +25,9 @@ from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.load import plot as load
 from inferometer.evaluators.kinds.load.kind import LoadKind
 from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, RateAnswer
+from inferometer.evaluators.load.queries import Outcome
 from inferometer.evaluators.load.server_statistics import ServerSeries
-from tests.reports.loads import MS, OPTIONS, loaded, queries, run
+from tests.reports.loads import MS, OPTIONS, loaded, mix, queries, run
 from tests.reports.pictures import drawn, picture, texts, titles
 
 
@@ -292,3 +293,28 @@ def test_the_unit_suits_the_times(evaluations: list[Evaluation]) -> None:
     units = [chart.y_axis for chart in charts_of("workload", [short, long])]
 
     assert units == ["time (µs)", "time (s)"]
+
+
+@pytest.mark.parametrize(
+    ("percentile", "failed", "count", "is_drawn"),
+    [
+        (95.0, (12, 300), 600, True),  # p95 has an answer, and the upper end of its interval has none
+        (25.0, (7, 10), 600, False),  # p25 has an answer, and p50 has none
+        (99.0, (0, 1), 0, False),  # no query was counted
+    ],
+)
+def test_a_mix_with_failures_is_drawn_as_far_as_its_figures_are_finite(
+    evaluations: list[Evaluation], percentile: float, failed: tuple[int, int], count: int, is_drawn: bool
+) -> None:
+    outcomes = [Outcome.FAILED if n % failed[1] < failed[0] else Outcome.ANSWERED for n in range(count)]
+    alone, together = run(queries([3.0 + n % 7 for n in range(600)])), run(queries([5.0] * count, outcomes))
+    failing = mix([alone] * 2, [together] * 2, options={"percentile": percentile})
+
+    shown = drawn("mix", [loaded(evaluations[0], 1, failing)])
+
+    assert (shown is not None) == is_drawn
+    if shown is not None:
+        [chart] = shown.charts
+        assert isinstance(chart, BarChart)
+        assert [bar.ends is None for row in chart.rows for bar in row.bars] == [False, False, False, True]
+        assert "vision" in "".join(texts(canvas.svg(shown)))

@@ -353,8 +353,9 @@ class MixPlot(Plot[MixMeasurement]):
     """Bars of each model's latency alone and together."""
 
     def shows(self, row: Row) -> bool:
-        """Returns whether the row's percentiles fall on queries with an answer."""
-        return all(np.isfinite(number(row[f"{side}_ms_judged"])) for side in SIDES)
+        """Returns whether the row's percentiles are known, and fall on queries with an answer."""
+        values = (row[f"{side}_ms_{key}"] for side in SIDES for key in ("p50", "judged"))
+        return all(value is not None and np.isfinite(number(value)) for value in values)
 
     def drawing(self, chosen: Chosen[MixMeasurement], notes: Sequence[str]) -> Drawing:
         """Returns a chart for each model."""
@@ -373,7 +374,7 @@ def _mix_chart(evaluation: Evaluation[MixMeasurement], row: Row) -> BarChart:
         for side in SIDES:
             value, low, high = (row[f"{side}_ms_{key}{end}"] for end in ("", "_low", "_high"))
             tooltip = f"{mix.name} {side}: p{percent:g} {value:.6g} ms"
-            ends = None if low is None or high is None else (number(low), number(high))
+            ends = (number(low), number(high)) if high and np.isfinite(number(high)) else None
             bars.append(Bar(number(value), side, f"{value:.3f} ms", tooltip, ends))
         ratio = row[f"ratio_{key}"]
         detail = "" if ratio is None else f"ratio {number(ratio):.3f}"
