@@ -385,16 +385,22 @@ class Estimator:
         nearer = [e for e in seen if e.near(centre_qps, _NEARER)]
         enough = sum(e.confirming for e in nearer) >= _ENOUGH_NEARER
         chosen = nearer if enough else [e for e in seen if e.near(centre_qps)]
-        as_due, as_sent = (
-            late_fraction_root(Counts.joined(counts), self.late_fraction)
-            for counts in ([e.counts for e in chosen], [e.from_sending for e in chosen])
-        )
+        counts = [e.counts for e in chosen]
+        as_due = late_fraction_root(Counts.joined(counts), self.late_fraction)
         if as_due is None:
             return None
+        # late queries come in rare bursts: no answer may rest on the one probe that had one
+        bursts = [n for n, each in enumerate(counts) if each.late.any()]
+        sets = [counts[:n] + counts[n + 1 :] for n in bursts]
+        sets.append([e.from_sending for e in chosen])
+        roots = [late_fraction_root(Counts.joined(each), self.late_fraction) for each in sets]
+        ends = [
+            (broken / NEAR, kept * NEAR) if root is None else (root.low_qps, root.high_qps) for root in roots
+        ]
         return Estimate(
             rate_qps=as_due.rate_qps,
-            low_qps=as_due.low_qps,
-            high_qps=max(as_due.high_qps, as_sent.high_qps if as_sent else 0.0),
+            low_qps=min(as_due.low_qps, kept, *(low for low, _ in ends)),
+            high_qps=max(as_due.high_qps, broken, *(high for _, high in ends)),
             method=Method.LATE_FRACTION,
             slope=as_due.slope,
             reason=reason,
