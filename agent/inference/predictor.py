@@ -21,7 +21,7 @@ from typing_extensions import Self
 
 from inferometer.agent.artifacts.files import Artifacts, InputSignature, ModelSignature
 from inferometer.agent.closeable import Closeable
-from inferometer.agent.hardware.environment import FrameworkDetails, Precision, PredictorOptions
+from inferometer.agent.hardware.environment import FrameworkDetails, Precision, PredictorOptions, bound_to
 from inferometer.agent.preprocessing.inputs import Tensors, dtype_of, quoted
 from inferometer.agent.tracing.recorder import Profiler, TraceLevel
 from inferometer.manifests.errors import (
@@ -260,9 +260,10 @@ class Predictor(Closeable):
         """Returns a context that the caller enters before it times a prediction, and leaves afterwards.
 
         A framework that runs only one predictor per process at a time waits here for the others, so that
-        their work is not timed. The default does not wait.
+        their work is not timed. The default does not wait, but binds the thread if the options say so.
         """
-        return _NO_TURN
+        processors = self.options.processors
+        return bound_to(processors) if processors else _NO_TURN
 
     @property
     def any_thread(self) -> bool:

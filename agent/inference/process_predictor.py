@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.shared_memory import SharedMemory
@@ -18,7 +20,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from inferometer.agent.artifacts.files import Artifacts
 from inferometer.agent.child_process import ChildProcess, end_children, received, sent, start_child
+from inferometer.agent.hardware.environment import PredictorOptions, bound_to
 from inferometer.agent.inference.predictor import Predictor
 from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.manifests.errors import (
@@ -27,14 +31,17 @@ from inferometer.manifests.errors import (
     InstanceLostError,
     OutOfMemoryError,
 )
+from inferometer.manifests.schema import ModelManifest
 
 _ALIGNMENT = 64
 _Place: TypeAlias = "tuple[str, str, tuple[int, ...], int] | tuple[str, NDArray[Any]]"
 """A tensor's name, dtype, shape and offset in the memory; or its name and the tensor itself, of strings."""
 
 
-def open_instance(predictor: Predictor) -> Predictor:
-    """Loads a further instance of a predictor's model; see ``Predictor.instances_by``.
+def open_instance(predictor: Predictor, processors: tuple[int, ...] = ()) -> Predictor:
+    """Loads a further instance of a predictor's model, bound to its processors, if there are any.
+
+    See ``Predictor.instances_by``.
 
     Raises:
         ConfigurationError: The model is in memory, where its owner has only one.
@@ -43,27 +50,42 @@ def open_instance(predictor: Predictor) -> Predictor:
     """
     if predictor.artifacts.in_memory is not None:
         raise ConfigurationError(f"{predictor}: is in memory, and so has one instance; save it to a file")
-    make = partial(type(predictor), predictor.manifest, predictor.artifacts, predictor.options)
-    further = make() if predictor.instances_by == "threads" else ProcessPredictor(predictor, make)
+    given = predictor.manifest, predictor.artifacts, replace(predictor.options, processors=processors)
+    is_thread = predictor.instances_by == "threads"
+    further = type(predictor)(*given) if is_thread else ProcessPredictor(type(predictor), *given)
     try:
-        further.load()
+        load_bound(further)
     except BaseException:
         further.close()
         raise
     return further
 
 
+def load_bound(predictor: Predictor) -> None:
+    """Loads a predictor, whose threads are bound to its processors, if there are any; see ``Predictor.load``.
+
+    The threads inherit the binding of the thread that loads it. It is not the calling one, because the teams
+    of OpenMP stay with the thread that has made them.
+    """
+    if processors := predictor.options.processors:
+        with ThreadPoolExecutor(1, initializer=os.sched_setaffinity, initargs=(0, processors)) as thread:
+            thread.submit(predictor.load).result()
+    else:
+        predictor.load()
+
+
 class ProcessPredictor(Predictor):
     """Runs a predictor in a fresh process, which is started anew if it ends early. It profiles no layers.
 
-    Args:
-        like: A predictor of the same model in this process.
-        make: Makes the predictor in the other process.
+    The process inherits the binding to processors from the thread that starts it. ``kind`` is the class of
+    the predictor in the process; the other arguments are those of ``Predictor``.
     """
 
-    def __init__(self, like: Predictor, make: Callable[[], Predictor]) -> None:
-        super().__init__(like.manifest, like.artifacts, like.options)
-        self._make = make
+    def __init__(
+        self, kind: type[Predictor], manifest: ModelManifest, artifacts: Artifacts, options: PredictorOptions
+    ) -> None:
+        super().__init__(manifest, artifacts, options)
+        self._make = partial(kind, manifest, artifacts, options)
         self._threads: int | None = None
         self._children: list[ChildProcess] = []
         """The process, unless it has not been started or has been closed."""
@@ -78,7 +100,8 @@ class ProcessPredictor(Predictor):
             InstanceLostError: The process ended while it loaded the model.
         """
         _end(self._children, self._inputs, self._outputs)
-        self._children[:] = [start_child(f"the process of an instance of {self}", _serve, self._make)]
+        with bound_to(self.options.processors):
+            self._children[:] = [start_child(f"the process of an instance of {self}", _serve, self._make)]
         self._threads, self.fixed_outputs = self._answer()
 
     def turn(self) -> AbstractContextManager[object]:

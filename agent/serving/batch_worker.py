@@ -18,6 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from inferometer.agent.hardware.environment import bound_to
 from inferometer.agent.inference.run_tracing import RunTracing
 from inferometer.agent.inference.session import Session
 from inferometer.agent.preprocessing.inputs import Tensors, aligned, batch_size
@@ -145,8 +146,10 @@ class _Closing(Protocol):
 _System = TypeVar("_System", bound=_Closing)
 
 
-def open_instances(first: _System, count: int, open_instance: Callable[[], _System] | None) -> list[_System]:
-    """Returns ``count`` instances of a model, of which the first is open.
+def open_instances(
+    first: _System, count: int, open_instance: Callable[[int], _System] | None
+) -> list[_System]:
+    """Returns ``count`` instances of a model, of which the first is open; the others are opened by number.
 
     Raises:
         ConfigurationError: The model can have only one instance, as ``open_instance`` is None.
@@ -157,7 +160,7 @@ def open_instances(first: _System, count: int, open_instance: Callable[[], _Syst
     opened = [first]
     try:
         while open_instance is not None and len(opened) < count:
-            opened.append(open_instance())
+            opened.append(open_instance(len(opened)))
     except BaseException:
         for instance in opened[1:]:
             instance.close()
@@ -167,10 +170,14 @@ def open_instances(first: _System, count: int, open_instance: Callable[[], _Syst
 
 @dataclass(slots=True, eq=False)
 class _Instance(Generic[_Request]):
-    """An instance of the model: its predictor, whose turn it is, and since when it predicts a batch."""
+    """An instance of the model: its predictor, whose turn it is, and since when it predicts a batch.
+
+    Its thread is bound to the ``processors``, unless there are none.
+    """
 
     predictor: BatchPredictor[_Request]
     turn: threading.Lock
+    processors: Sequence[int] = ()
     busy_since_ns: int | None = None
 
 
@@ -183,7 +190,8 @@ class BatchWorkers(Generic[_Request]):
 
     If a batch of several requests fails, each request is predicted alone, so that an unsuitable request does
     not fail the others. ``clock`` is the clock of the queue, in nanoseconds; ``on_closed`` is called when all
-    instances are closed. Only requests of equal form are batched; see ``Batcher``.
+    instances are closed. Only requests of equal form are batched; see ``Batcher``. The thread of an instance
+    is bound to its ``processors``, if there are any.
     """
 
     def __init__(
@@ -198,6 +206,7 @@ class BatchWorkers(Generic[_Request]):
         statistics: ModelStatistics | None = None,
         observer: QueueObserver | None = None,
         form_of: Callable[[_Request], object] | None = None,
+        processors: Sequence[Sequence[int]] = (),
     ) -> None:
         self._queue = queue
         self._clock = clock
@@ -209,7 +218,11 @@ class BatchWorkers(Generic[_Request]):
         is_one = options.max_batch_size == 1  # a request at a time, which the queue itself can give to any
         self._assembling: AbstractContextManager[object] = nullcontext() if is_one else threading.Lock()
         self._ending = threading.Lock()
-        self._instances = [_Instance(predictor, threading.Lock()) for predictor in predictors]
+        places = processors or ((),) * len(predictors)
+        self._instances = [
+            _Instance(predictor, threading.Lock(), place)
+            for predictor, place in zip(predictors, places, strict=True)
+        ]
         self._open = len(self._instances)
         self._threads = [
             threading.Thread(
@@ -251,14 +264,8 @@ class BatchWorkers(Generic[_Request]):
 
     def _work(self, instance: _Instance[_Request]) -> None:
         try:
-            while (batch := self._assembled()) is not None or not self._queue.closed:
-                if batch is not None:
-                    with instance.turn:
-                        if requests := self._queue.begin(batch):
-                            self._answer(instance, requests)
-                    # an idle model holds no request's memory
-                    del requests
-                del batch
+            with bound_to(instance.processors):
+                self._predict_all(instance)
         finally:
             self._queue.pass_end_on()
             try:
@@ -272,6 +279,16 @@ class BatchWorkers(Generic[_Request]):
                     is_last = not self._open
                 if is_last:
                     self._on_closed()
+
+    def _predict_all(self, instance: _Instance[_Request]) -> None:
+        while (batch := self._assembled()) is not None or not self._queue.closed:
+            if batch is not None:
+                with instance.turn:
+                    if requests := self._queue.begin(batch):
+                        self._answer(instance, requests)
+                # an idle model holds no request's memory
+                del requests
+            del batch
 
     def _assembled(self) -> list[_Request] | None:
         """Waits for the turn to assemble a batch, and then for the batch; returns None at an end mark."""

@@ -100,7 +100,7 @@ class ServedModel:
         on_closed: Callable[[], None] = lambda: None,
         predict_timeout_ns: int | None = None,
         observer: QueueObserver | None = None,
-        open_instance: Callable[[], Session] | None = None,
+        open_instance: Callable[[int], Session] | None = None,
     ) -> None:
         manifest = session.description.manifest
         self.session = session
@@ -113,7 +113,7 @@ class ServedModel:
         self._predict_timeout_ns = predict_timeout_ns
         dynamic = any(each.is_dynamic for each in manifest.tensors)
         # how long a prediction takes depends on the size of a dynamic axis, which no mean tells
-        inline = session.any_thread and not dynamic and not options.max_queue_delay_ms
+        inline = session.any_thread and not (dynamic or options.max_queue_delay_ms or options.pin)
         self._inline_ns = options.inline_predict_us * NS_PER_US if inline else 0.0
         self._wakers: dict[asyncio.AbstractEventLoop, Waker] = {}
         self._queue: RequestQueue[Request] = (
@@ -140,6 +140,7 @@ class ServedModel:
             statistics=self.statistics,
             observer=observer,
             form_of=_shapes_of if dynamic else None,
+            processors=session.processors,
         )
 
     @property

@@ -347,10 +347,12 @@ class ServedModels(LoadedModels):
             return lease
 
         def load(on_closed: Callable[[], None]) -> ServedModel:
-            session = self._open_model(manifest, options, trace)
+            batching = self.options.batching
+            chosen = options.pinned(batching.instances) if batching.pin else options
+            session = self._open_model(manifest, chosen, trace)
             return ServedModel(
                 session,
-                self.options.batching,
+                batching,
                 clock=self.clock,
                 on_closed=on_closed,
                 predict_timeout_ns=self.options.predict_timeout_ns,

@@ -92,6 +92,7 @@ class ServingSettings(SafetySettings):
     priority_queue_policy: tuple[str, ...] | None = None
     inline_predict_us: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     instances: _Count | Literal["auto"] | None = None
+    pin: bool | None = None
     threads: _Count | None = None
     version_policy: Annotated[tuple[str, ...], _SINGLE_OR_SEVERAL] | None = None
 

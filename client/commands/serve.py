@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from inferometer.agent.child_process import start_child
+from inferometer.agent.child_process import ChildProcess, start_child
+from inferometer.agent.hardware.environment import bound_to, pinned_processors, usable_cores
 from inferometer.agent.server.native.call_tracing import ServerTracing, agent_resource
 from inferometer.agent.server.native.registry_service import RegistryService
 from inferometer.agent.server.server import AgentServer, Group, ServerOptions
@@ -155,9 +156,14 @@ def serve(
         agent = server.registry_service
     else:
         run = partial(run_worker, make)
-        server = Workers(
-            options, workers, lambda n, each: start_child(f"worker {n}", run, each, daemon=False)
-        )
+        pin = serving.batching.pin
+        places = pinned_processors(workers, usable_cores() // workers) if pin else ((),) * workers
+
+        def begin(number: int, each: ServerOptions) -> ChildProcess:
+            with bound_to(places[number - 1]):
+                return start_child(f"worker {number}", run, each, daemon=False)
+
+        server = Workers(options, workers, begin)
         agent = RegistryService(invocation.catalog, invocation.registry, server.load)
         agent.http_port = server.http_port
     secure = bool(safety["tls"])

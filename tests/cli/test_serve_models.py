@@ -93,6 +93,17 @@ def test_instances_share_the_cores(monkeypatch, tmp_path, instances, threads, va
         assert options.shares == (expected[0] > 1)  # one queue for all clients
 
 
+@pytest.mark.parametrize(("threads", "expected"), [(None, 4), (3, 3)])
+def test_pinned_instances_have_a_known_number_of_threads(monkeypatch, tmp_path, threads, expected):
+    monkeypatch.setenv("OMP_NUM_THREADS", "")
+    monkeypatch.setattr("inferometer.agent.hardware.environment.usable_processors", lambda: set(range(4)))
+    monkeypatch.setattr("inferometer.agent.hardware.environment.usable_physical_cores", lambda: 4)
+    file = tmp_path / "config.yaml"
+    file.write_text("serving: {pin: true}")
+    options = serving_options(LEFT_OUT, load_configuration(file).serving, SessionOptions(threads=threads))
+    assert (options.batching.pin, options.session.threads) == (True, expected)
+
+
 def test_auto_is_one_instance_on_a_gpu_which_all_would_share():
     session = SessionOptions(device=Device(DeviceKind.GPU))
     assert (
@@ -165,6 +176,8 @@ def test_priorities_and_their_policies_have_tritons_names(tmp_path):
         (["--instances=0"], '"0" is neither 1 to 64 nor auto'),
         (["--instances=65"], '"65" is neither 1 to 64 nor auto'),
         (["--instances=many"], '"many" is neither 1 to 64 nor auto'),
+        (["--pin", "--threads=999"], "pin: instances times threads are 1 × 999 = 999, but only "),
+        (["--pin", "--threads=1", "--instances=64", "--workers=99"], "instances times threads are 6336 × 1"),
     ],
 )
 def test_options_that_make_no_sense_are_refused_in_one_line(agent, flags, line):

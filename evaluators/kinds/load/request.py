@@ -151,6 +151,9 @@ class LoadRequest(ModelRequest):
     instances: int = declared(
         1, "Instances of the model, which predict at the same time, in this process.", "N", within=INSTANCES
     )
+    pin: bool = declared(
+        False, "Bind each instance to cores of its own, as many as it has threads, in this process."
+    )
     include_preprocess: bool = declared(
         False, "Also preprocess under load; by default inputs are preprocessed before the run."
     )
@@ -191,8 +194,8 @@ class LoadRequest(ModelRequest):
             raise ConfigurationError(
                 f"{len(self.system.agents)} agents are named, but a load needs exactly one; name one, or any"
             )
-        for name, unused in (("max_batch_size", 1), ("max_queue_delay_ms", 0), ("instances", 1)):
-            if self.system.agents and getattr(self, name) != unused:
+        for name in ("max_batch_size", "max_queue_delay_ms", "instances", "pin"):
+            if self.system.agents and getattr(self, name) != LoadRequest.__dataclass_fields__[name].default:
                 raise ConfigurationError(f"{name} applies only to a model in this process; leave it out")
 
     @property

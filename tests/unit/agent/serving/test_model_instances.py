@@ -31,7 +31,8 @@ class Fleet:
             **({"clock": clock} if clock else {}),
         )
 
-    def open(self):
+    def open(self, number):
+        assert number == len(self.sessions)
         self.sessions.append(FakeSession())
         return self.sessions[-1]
 
@@ -193,7 +194,7 @@ def test_an_instance_that_cannot_be_opened_closes_the_others():
     sessions = [FakeSession() for _ in range(3)]
     others = iter(sessions[1:])
 
-    def open_instance():
+    def open_instance(_):
         for each in others:
             return each
         raise ArtifactError("the file is gone")
