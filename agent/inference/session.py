@@ -33,6 +33,7 @@ from inferometer.agent.hardware.environment import (
     PredictorOptions,
     Weights,
     container_architecture,
+    default_threads,
     pinned_processors,
     read_environment,
     usable_cores,
@@ -234,6 +235,16 @@ class SessionOptions:
             self.cudnn_benchmark,
             self.processors[0] if self.processors else (),
         )
+
+    def fitting_instances(self, workers: int = 1) -> int:
+        """Returns the number of instances for which each of several processes has cores: ``auto`` of options.
+
+        Each instance takes ``threads``, else ``OMP_NUM_THREADS``, else 1. On a GPU, which all would share, it
+        is 1.
+        """
+        cores = usable_cores()
+        each = self.threads or default_threads(0, cores)
+        return 1 if self.device.is_gpu else max(1, cores // (workers * each))
 
     def pinned(self, instances: int) -> SessionOptions:
         """Returns the options for instances that are bound to processors of their own.

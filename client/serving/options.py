@@ -23,7 +23,6 @@ from inferometer.agent.hardware.environment import (
     Weights,
     default_threads,
     pinned_processors,
-    usable_cores,
 )
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.server.admission import Limits
@@ -222,10 +221,7 @@ def serving_options(
     """
     values = {name: getattr(configured, name) if value is None else value for name, value in given.items()}
     if (instances := values["instances"]) == AUTO:
-        cores = usable_cores()
-        each = session.threads or default_threads(0, cores)  # OMP_NUM_THREADS, else 1
-        shared = 1 if session.device.is_gpu else cores // (workers * each)
-        values["instances"] = instances = min(max(1, shared), MAX_INSTANCES)
+        values["instances"] = instances = min(session.fitting_instances(workers), MAX_INSTANCES)
     if ((share := workers * (instances or 1)) > 1 or values["pin"]) and session.threads is None:
         session = replace(session, threads=default_threads(0, share))
     if values["pin"]:

@@ -80,7 +80,7 @@ def test_the_version_policy_is_that_of_the_flag_or_of_the_configuration():
 )
 def test_instances_share_the_cores(monkeypatch, tmp_path, instances, threads, variable, expected):
     monkeypatch.setenv("OMP_NUM_THREADS", variable or "")
-    monkeypatch.setattr("inferometer.client.serving.options.usable_cores", lambda: 8)
+    monkeypatch.setattr("inferometer.agent.inference.session.usable_cores", lambda: 8)
     monkeypatch.setattr("inferometer.agent.hardware.environment.usable_physical_cores", lambda: 8)
     file = tmp_path / "config.yaml"
     file.write_text(f"serving: {{instances: {instances}}}")
