@@ -143,6 +143,9 @@ class Predictor(Closeable):
     Such an output belongs to the whole batch, as a constant does. It is set by ``load``, as far as known.
     """
 
+    hangs = False
+    """Whether its prediction takes longer than an agent allows; the agent's ``PredictorWatch`` sets it."""
+
     def __init__(self, manifest: ModelManifest, artifacts: Artifacts, options: PredictorOptions) -> None:
         self.manifest = manifest
         self.artifacts = artifacts
@@ -264,6 +267,11 @@ class Predictor(Closeable):
         """
         processors = self.options.processors
         return bound_to(processors) if processors else _NO_TURN
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can predict: no prediction hangs and, if it has a process of its own, that runs."""
+        return not self.hangs
 
     @property
     def any_thread(self) -> bool:

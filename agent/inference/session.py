@@ -460,8 +460,13 @@ class Session(Closeable):
         return self._pipeline.infer(batch, tracing)
 
     def recover(self) -> None:
-        """Waits until the model can predict again after InstanceLostError; raises the errors of ``load``."""
-        self._predictor.turn()
+        """Waits until the model can predict again; see ``Pipeline.recover``."""
+        self._pipeline.recover()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether this instance of the model can predict; see ``Predictor.is_alive``."""
+        return self._predictor.is_alive
 
     @property
     def any_thread(self) -> bool:

@@ -37,6 +37,7 @@ from inferometer.agent.tracing.recorder import (
 )
 from inferometer.manifests.errors import (
     ConfigurationError,
+    HungError,
     InferometerError,
     InputError,
     InstanceLostError,
@@ -133,7 +134,7 @@ class BatchPredictor(Protocol[_Predictable]):
         """Passes to each request its answer, as returned by ``split``."""
 
     def recover(self) -> None:
-        """Waits until it can predict after InstanceLostError; raises an error if it cannot."""
+        """Waits until it can predict after InstanceLostError or HungError; raises an error if it cannot."""
 
     def close(self) -> None:
         """Frees the model."""
@@ -170,7 +171,7 @@ def open_instances(
 
 @dataclass(slots=True, eq=False)
 class _Instance(Generic[_Request]):
-    """An instance of the model: its predictor, whose turn it is, and since when it predicts a batch.
+    """An instance of the model: its predictor, whose turn it is, its batch, and since when it predicts.
 
     Its thread is bound to the ``processors``, unless there are none.
     """
@@ -178,6 +179,7 @@ class _Instance(Generic[_Request]):
     predictor: BatchPredictor[_Request]
     turn: threading.Lock
     processors: Sequence[int] = ()
+    batch: Sequence[_Request] = ()
     busy_since_ns: int | None = None
 
 
@@ -239,6 +241,17 @@ class BatchWorkers(Generic[_Request]):
         begun = [since for each in self._instances if (since := each.busy_since_ns) is not None]
         return min(begun, default=None)
 
+    def begun_ns(self, request: _Request | None) -> int | None:
+        """Returns when the prediction that a request waits for began: that of its batch.
+
+        For None, a request in the queue, it is the latest one of all instances, or None if one has none.
+        """
+        if request is not None:
+            own = [each for each in self._instances if any(other is request for other in each.batch)]
+            return own[0].busy_since_ns if own else None
+        begun = [since for each in self._instances if (since := each.busy_since_ns) is not None]
+        return max(begun) if len(begun) == len(self._instances) else None
+
     def join(self, timeout_s: float) -> None:
         """Waits until the threads have ended or the timeout expires."""
         end_s = time.monotonic() + timeout_s
@@ -285,8 +298,10 @@ class BatchWorkers(Generic[_Request]):
             if batch is not None:
                 with instance.turn:
                     if requests := self._queue.begin(batch):
+                        instance.batch = requests
                         self._answer(instance, requests)
                 # an idle model holds no request's memory
+                instance.batch = ()
                 del requests
             del batch
 
@@ -301,11 +316,12 @@ class BatchWorkers(Generic[_Request]):
         begun_ns = instance.busy_since_ns = self._clock()
         try:
             predicted = predictor.predict(requests)
-        except InstanceLostError as error:
+        except (InstanceLostError, HungError) as error:
             for request in requests:
                 request.fail(error)
             instance.busy_since_ns = None
-            self._recover(predictor)
+            if len(self._instances) > 1 or isinstance(error, InstanceLostError):
+                self._recover(predictor)
             return
         except (InputError, PredictionError) as error:
             if len(requests) == 1:
@@ -342,14 +358,17 @@ class BatchWorkers(Generic[_Request]):
 
     def _recover(self, predictor: BatchPredictor[_Request]) -> None:
         """Waits for an instance, while the others predict what waits; tries until the queue is closed."""
+        failed = False
         while not self._queue.closed:
             try:
                 predictor.recover()
             except InferometerError as error:
-                _log.error("model %s: an instance cannot be started again: %s", self._name, error)
+                if not failed:
+                    _log.error("model %s: an instance cannot predict again yet: %s", self._name, error)
+                failed = True
                 time.sleep(_RETRY_S)
             else:
-                _log.warning("model %s: an instance was lost, and is started again", self._name)
+                _log.warning("model %s: an instance was lost, and predicts again", self._name)
                 return
 
 

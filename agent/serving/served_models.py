@@ -318,6 +318,10 @@ class ServedModels(LoadedModels):
         """All loaded models, whatever options they were opened with."""
         return tuple(self.models.values())
 
+    def alive_of(self, model: str) -> int:
+        """Returns how many instances of a model are alive; if it is loaded several times, of the worst."""
+        return min((each.alive for each in self.loaded if each.manifest.name == model), default=0)
+
     def state_of(self, key: ModelKey) -> ModelState:
         """Returns whether a model is loaded."""
         if key in self.models:

@@ -360,7 +360,8 @@ telemetry_options = options(
         type=NOT_NEGATIVE,
         default=_DEFAULT_PREDICT_TIMEOUT_S,
         metavar="S",
-        help="Treat longer predictions as hanging: the agent is NOT_SERVING until they end.  0: never.",
+        help="Treat longer predictions as hanging: the agent is NOT_SERVING while no other instance of the "
+        "model is alive.  0: never.",
     ),
     option(
         "--log_format",

@@ -194,7 +194,8 @@ class LoadRequest(ModelRequest):
     )
 
     def __post_init__(self) -> None:
-        if self.instances == AUTO and not self.system.agents:
+        given: object = self.instances
+        if given == AUTO and not self.system.agents:
             fitting = min(self.system.session.fitting_instances(), MOST_INSTANCES)
             object.__setattr__(self, "instances", fitting)
         for name in ("max_batch_size", "max_queue_delay_ms", "instances", "pin"):

@@ -38,6 +38,7 @@ class FakeSession:
     """
 
     processors = ()
+    is_alive = True
 
     def __init__(self, name: str = "Double", *, dynamic: bool = False) -> None:
         parameters = SimpleNamespace(input_layer=LAYER)
