@@ -80,7 +80,7 @@ def test_all_threads_of_an_instance_are_bound_to_its_processors(framework: str) 
     counts = [found["threads"].count(place) for place in (first, second)]
     assert counts[0] >= 3  # with the pools that a process has once
     if framework == "MXNet":
-        assert counts[1] == 1  # the thread that sends the batches to the process
+        assert counts[1] == 2  # the threads that send the batches to the process, and watch it
         assert found["processes"] == [[second]]
     else:
         assert counts[1] == 3
