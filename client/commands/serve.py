@@ -19,6 +19,7 @@ from inferometer.agent.server.tls import ServerTls
 from inferometer.agent.server.workers import Workers, run_worker
 from inferometer.agent.tracing.exporting import TraceAddress, TraceExport
 from inferometer.agent.tracing.recorder import TraceLevel
+from inferometer.client.api.configuration import MAX_WORKERS
 from inferometer.client.api.invocation import Invocation
 from inferometer.client.cli.command import (
     COUNT,
@@ -58,10 +59,9 @@ _LOCAL = "127.0.0.1"
 )
 @option(
     "--workers",
-    type=click.IntRange(1, 128),
-    default=1,
+    type=click.IntRange(1, MAX_WORKERS),
     metavar="N",
-    help="Number of processes that serve the ports, each with its own copy of every model.",
+    help="Number of processes that serve the ports, each with its own copy of every model.  [default: 1]",
 )
 @option(
     "--max_message_mb",
@@ -115,7 +115,7 @@ _LOCAL = "127.0.0.1"
 @boolean("--allow_private_urls", help="Also fetch URL inputs from private and local addresses.")
 def serve(
     host: str,
-    workers: int,
+    workers: int | None,
     tracer_address: str | None,
     trace_level: str,
     allow_private_urls: bool,
@@ -133,6 +133,7 @@ def serve(
     invocation = current_invocation()
     if given["allowed_hosts"] is not None and given["http_port"] is None:
         raise ConfigurationError("--allowed_hosts requires --http_port; give both")
+    workers = workers or invocation.configuration.serving.workers or 1
     serving, safety = take_serving(given, invocation, workers), take_safety(given, invocation)
     if given["metrics_port"] is None and given["metrics_host"] != _LOCAL:
         raise ConfigurationError("--metrics_host requires --metrics_port; give both")

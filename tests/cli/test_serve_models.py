@@ -119,6 +119,31 @@ def test_invalid_instances_in_the_file_are_named(tmp_path, value):
         load_configuration(file)
 
 
+@pytest.mark.parametrize("value", ["0", "129", "auto", "1.5"])
+def test_invalid_workers_in_the_file_are_named(tmp_path, value):
+    file = tmp_path / "config.yaml"
+    file.write_text(f"serving: {{workers: {value}}}")
+    with pytest.raises(ConfigurationError, match=r"field serving\.workers.*: found .*; allowed: "):
+        load_configuration(file)
+
+
+@pytest.mark.parametrize(("flags", "workers"), [((), 2), (("--workers=3",), 3), (("--workers=1",), None)])
+def test_the_file_has_the_number_of_workers(agent, tmp_path, monkeypatch, flags, workers):
+    file = tmp_path / "config.yaml"
+    file.write_text("serving: {workers: 2}")
+    counts = []
+
+    def refuse(_, count, __):
+        counts.append(count)
+        raise ConfigurationError("as many as that")
+
+    monkeypatch.setattr("inferometer.client.commands.serve.Workers", refuse)
+    monkeypatch.setattr("inferometer.client.commands.serve.serve_until_stopped", lambda *_: None)
+    done = agent("--config", file, "serve", "--port=0", *flags)
+    assert done.code == (0 if workers is None else 2), done.error
+    assert counts == ([] if workers is None else [workers])
+
+
 def test_priorities_and_their_policies_have_tritons_names(tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text(
