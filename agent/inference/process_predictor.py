@@ -146,7 +146,7 @@ class ProcessPredictor(Predictor):
             try:
                 with self._lock:
                     if self._at_exit.still_active() and not self._runs:
-                        _log.warning("%s: the process of an idle instance has ended, and starts again", self)
+                        _log.warning("%s: the process of an instance has ended, and starts again", self)
                         self.load()
             except InferometerError as error:
                 _log.error("%s: an instance cannot be started again: %s", self, error)
