@@ -182,7 +182,8 @@ def _in_python(told: str) -> str:
 
 
 def _type(each: Option) -> str:
-    return _TYPES.get(each.kind, each.kind) + " | None" * (each.asked is None)
+    kind = "int | str" if each.kind == "int" and each.declared.made else _TYPES.get(each.kind, each.kind)
+    return kind + " | None" * (each.asked is None)
 
 
 def main() -> None:

@@ -14,8 +14,9 @@ import re
 import socket
 import sys
 import uuid
-from collections.abc import Mapping
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -101,6 +102,8 @@ class PredictorOptions:
         precision: The numeric type used by a model that is defined in code; see ``Predictor.casts_to``.
         cudnn_benchmark: Whether cuDNN times its algorithms for each shape and uses the fastest one; None
             keeps the framework's default. It has no effect without a GPU.
+        processors: The logical processors that the model is bound to while it is loaded and predicts; empty
+            for no binding.
     """
 
     device: Device = CPU
@@ -110,6 +113,7 @@ class PredictorOptions:
     spare_cores: int = 0
     precision: Precision = Precision.FLOAT32
     cudnn_benchmark: bool | None = None
+    processors: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.threads is not None and self.threads < 1:
@@ -456,6 +460,52 @@ def default_threads(spare_cores: int = 0, instances: int = 1) -> int:
     if spare_cores:
         threads = min(threads, usable_cores() - spare_cores)
     return max(1, threads if given else threads // instances)
+
+
+def pinned_processors(
+    instances: int, threads: int, topology: Path = _PROCESSORS
+) -> tuple[tuple[int, ...], ...]:
+    """Returns disjoint sets of ``threads`` logical processors that this process may run on, one an instance.
+
+    No set has a second logical processor of a core while another core is free.
+
+    Raises:
+        ConfigurationError: There are too few processors, or the system cannot bind threads to them.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        raise ConfigurationError("pin requires Linux, which binds threads to processors")
+    usable, needed = sorted(usable_processors()), instances * threads
+    if needed > len(usable):
+        raise ConfigurationError(
+            f"pin: instances times threads are {instances} × {threads} = {needed}, but only {len(usable)} "
+            "cores may be used; lower one of the two, or leave out pin"
+        )
+    seen, ordered = Counter[str](), []
+    for number in usable:
+        siblings = str(number)
+        with suppress(OSError):
+            siblings = (topology / f"cpu{number}/topology/thread_siblings_list").read_text(encoding="utf-8")
+        ordered.append((seen[siblings], number))
+        seen[siblings] += 1
+    chosen = [number for _, number in sorted(ordered)]
+    return tuple(tuple(chosen[n * threads : (n + 1) * threads]) for n in range(instances))
+
+
+@contextmanager
+def bound_to(processors: Collection[int]) -> Iterator[None]:
+    """Binds the calling thread to processors; threads and processes that it starts inherit the binding.
+
+    Does nothing if there are none, or if the thread is bound to them already.
+    """
+    before = os.sched_getaffinity(0) if processors else set()
+    if before == set(processors):
+        yield
+        return
+    os.sched_setaffinity(0, processors)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def usable_physical_cores(topology: Path = _PROCESSORS) -> int:

@@ -186,6 +186,11 @@ class Pipeline:
             outputs = self._predict(batch)
             return Inferred(outputs, self._clock() - started)
 
+    def recover(self) -> None:
+        """Waits until ``infer`` can predict; raises HungError, or an error of ``Predictor.load``."""
+        with self._one_at_a_time, self._predictor.turn():
+            pass
+
     @property
     def is_free(self) -> bool:
         """Whether ``infer`` would start without waiting for another batch or a preparation."""

@@ -21,7 +21,7 @@ from typing_extensions import Self
 
 from inferometer.agent.artifacts.files import Artifacts, InputSignature, ModelSignature
 from inferometer.agent.closeable import Closeable
-from inferometer.agent.hardware.environment import FrameworkDetails, Precision, PredictorOptions
+from inferometer.agent.hardware.environment import FrameworkDetails, Precision, PredictorOptions, bound_to
 from inferometer.agent.preprocessing.inputs import Tensors, dtype_of, quoted
 from inferometer.agent.tracing.recorder import Profiler, TraceLevel
 from inferometer.manifests.errors import (
@@ -143,6 +143,9 @@ class Predictor(Closeable):
     Such an output belongs to the whole batch, as a constant does. It is set by ``load``, as far as known.
     """
 
+    hangs = False
+    """Whether its prediction takes longer than an agent allows; the agent's ``PredictorWatch`` sets it."""
+
     def __init__(self, manifest: ModelManifest, artifacts: Artifacts, options: PredictorOptions) -> None:
         self.manifest = manifest
         self.artifacts = artifacts
@@ -260,9 +263,15 @@ class Predictor(Closeable):
         """Returns a context that the caller enters before it times a prediction, and leaves afterwards.
 
         A framework that runs only one predictor per process at a time waits here for the others, so that
-        their work is not timed. The default does not wait.
+        their work is not timed. The default does not wait, but binds the thread if the options say so.
         """
-        return _NO_TURN
+        processors = self.options.processors
+        return bound_to(processors) if processors else _NO_TURN
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can predict: no prediction hangs and, if it has a process of its own, that runs."""
+        return not self.hangs
 
     @property
     def any_thread(self) -> bool:

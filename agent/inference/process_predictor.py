@@ -6,11 +6,16 @@ through shared memory, and short messages through a pipe.
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.shared_memory import SharedMemory
 from multiprocessing.util import Finalize
 from typing import Any, TypeAlias
@@ -18,7 +23,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from inferometer.agent.artifacts.files import Artifacts
 from inferometer.agent.child_process import ChildProcess, end_children, received, sent, start_child
+from inferometer.agent.hardware.environment import PredictorOptions, bound_to
 from inferometer.agent.inference.predictor import Predictor
 from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.manifests.errors import (
@@ -27,14 +34,19 @@ from inferometer.manifests.errors import (
     InstanceLostError,
     OutOfMemoryError,
 )
+from inferometer.manifests.schema import ModelManifest
 
 _ALIGNMENT = 64
+_LOOK_S = 1.0
+_log = logging.getLogger(__name__)
 _Place: TypeAlias = "tuple[str, str, tuple[int, ...], int] | tuple[str, NDArray[Any]]"
 """A tensor's name, dtype, shape and offset in the memory; or its name and the tensor itself, of strings."""
 
 
-def open_instance(predictor: Predictor) -> Predictor:
-    """Loads a further instance of a predictor's model; see ``Predictor.instances_by``.
+def open_instance(predictor: Predictor, processors: tuple[int, ...] = ()) -> Predictor:
+    """Loads a further instance of a predictor's model, bound to its processors, if there are any.
+
+    See ``Predictor.instances_by``.
 
     Raises:
         ConfigurationError: The model is in memory, where its owner has only one.
@@ -43,31 +55,51 @@ def open_instance(predictor: Predictor) -> Predictor:
     """
     if predictor.artifacts.in_memory is not None:
         raise ConfigurationError(f"{predictor}: is in memory, and so has one instance; save it to a file")
-    make = partial(type(predictor), predictor.manifest, predictor.artifacts, predictor.options)
-    further = make() if predictor.instances_by == "threads" else ProcessPredictor(predictor, make)
+    given = predictor.manifest, predictor.artifacts, replace(predictor.options, processors=processors)
+    is_thread = predictor.instances_by == "threads"
+    further = type(predictor)(*given) if is_thread else ProcessPredictor(type(predictor), *given)
     try:
-        further.load()
+        load_bound(further)
     except BaseException:
         further.close()
         raise
     return further
 
 
-class ProcessPredictor(Predictor):
-    """Runs a predictor in a fresh process, which is started anew if it ends early. It profiles no layers.
+def load_bound(predictor: Predictor) -> None:
+    """Loads a predictor, whose threads are bound to its processors, if there are any; see ``Predictor.load``.
 
-    Args:
-        like: A predictor of the same model in this process.
-        make: Makes the predictor in the other process.
+    The threads inherit the binding of the thread that loads it. It is not the calling one, because the teams
+    of OpenMP stay with the thread that has made them.
+    """
+    if processors := predictor.options.processors:
+        with ThreadPoolExecutor(1, initializer=os.sched_setaffinity, initargs=(0, processors)) as thread:
+            thread.submit(predictor.load).result()
+    else:
+        predictor.load()
+
+
+class ProcessPredictor(Predictor):
+    """Runs a predictor in a fresh process, which is started anew as soon as it ends early.
+
+    It profiles no layers. Unlike other predictors, it is thread-safe.
+
+    The process inherits the binding to processors from the thread that starts it. ``kind`` is the class of
+    the predictor in the process; the other arguments are those of ``Predictor``.
     """
 
-    def __init__(self, like: Predictor, make: Callable[[], Predictor]) -> None:
-        super().__init__(like.manifest, like.artifacts, like.options)
-        self._make = make
+    def __init__(
+        self, kind: type[Predictor], manifest: ModelManifest, artifacts: Artifacts, options: PredictorOptions
+    ) -> None:
+        super().__init__(manifest, artifacts, options)
+        self._make = partial(kind, manifest, artifacts, options)
         self._threads: int | None = None
         self._children: list[ChildProcess] = []
         """The process, unless it has not been started or has been closed."""
         self._inputs, self._outputs = _Memory(), _Memory()
+        self._lock = threading.RLock()
+        self._is_loaded = False
+        self._keeper = threading.Thread(target=self._keep, name=f"keep an instance of {self}", daemon=True)
         # runs at the exit of the interpreter too, before multiprocessing waits for children
         self._at_exit = Finalize(self, _end, (self._children, self._inputs, self._outputs), exitpriority=10)
 
@@ -77,15 +109,48 @@ class ProcessPredictor(Predictor):
         Raises:
             InstanceLostError: The process ended while it loaded the model.
         """
-        _end(self._children, self._inputs, self._outputs)
-        self._children[:] = [start_child(f"the process of an instance of {self}", _serve, self._make)]
-        self._threads, self.fixed_outputs = self._answer()
+        with self._lock:
+            self._is_loaded = False
+            _end(self._children, self._inputs, self._outputs)
+            with bound_to(self.options.processors):
+                self._children[:] = [start_child(f"the process of an instance of {self}", _serve, self._make)]
+            self._threads, self.fixed_outputs = self._answer()
+            self._is_loaded = True
+            if not self._at_exit.still_active():  # closed at the exit of the interpreter meanwhile
+                _end(self._children, self._inputs, self._outputs)
+            elif self._keeper.ident is None:
+                self._keeper.start()
 
-    def turn(self) -> AbstractContextManager[object]:
+    @contextmanager
+    def turn(self) -> Iterator[None]:
         """Starts the process again if it has ended; other instances are not waited for."""
-        if self._at_exit.still_active() and (not self._children or self._children[0].has_ended):
-            self.load()
-        return super().turn()
+        with self._lock:
+            if self._at_exit.still_active() and not self._runs:
+                self.load()
+            yield
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process has loaded the model and runs, and no prediction hangs."""
+        return super().is_alive and self._is_loaded and self._runs
+
+    @property
+    def _runs(self) -> bool:
+        return not all(child.has_ended for child in self._children[:1])
+
+    def _keep(self) -> None:
+        """Starts the process again whenever it has ended, without waiting for a batch, until it is closed."""
+        while self._at_exit.still_active():
+            for child in self._children[:1]:
+                wait([child.process.sentinel], _LOOK_S)  # which what the process has started may hold open
+            try:
+                with self._lock:
+                    if self._at_exit.still_active() and not self._runs:
+                        _log.warning("%s: the process of an instance has ended, and starts again", self)
+                        self.load()
+            except InferometerError as error:
+                _log.error("%s: an instance cannot be started again: %s", self, error)
+                time.sleep(_LOOK_S)
 
     def predict(self, inputs: Tensors) -> Tensors:
         """Runs the model in the process; see ``Predictor``.
@@ -94,13 +159,14 @@ class ProcessPredictor(Predictor):
             InstanceLostError: The process ended while it predicted the batch.
             OutOfMemoryError: The system has too little shared memory for the batch.
         """
-        try:
+        with self._lock:
+            try:
+                return self._predicted(inputs)
+            except InstanceLostError:
+                if self._inputs.buffer[0]:  # it has begun
+                    raise
+            self.load()
             return self._predicted(inputs)
-        except InstanceLostError:
-            if self._inputs.buffer[0]:  # it has begun
-                raise
-        self.load()
-        return self._predicted(inputs)
 
     def _predicted(self, inputs: Tensors) -> Tensors:
         self._inputs.reserve(_size(inputs))
@@ -133,7 +199,8 @@ class ProcessPredictor(Predictor):
 
     def close(self) -> None:
         """Ends the process; calling it again does nothing."""
-        self._at_exit()
+        with self._lock:
+            self._at_exit()
 
 
 def _end(children: list[ChildProcess], *memories: _Memory) -> None:

@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -33,12 +33,14 @@ from inferometer.agent.hardware.environment import (
     PredictorOptions,
     Weights,
     container_architecture,
+    default_threads,
+    pinned_processors,
     read_environment,
     usable_cores,
 )
 from inferometer.agent.inference.pipeline import Pipeline
 from inferometer.agent.inference.predictor import Predictor, PredictorWatch, has_own_precision
-from inferometer.agent.inference.process_predictor import open_instance
+from inferometer.agent.inference.process_predictor import load_bound, open_instance
 from inferometer.agent.inference.registry import BUILTIN, Registry
 from inferometer.agent.inference.requirements import require_supported
 from inferometer.agent.inference.run_tracing import HardwareSampler, RunTracing
@@ -194,6 +196,7 @@ class SessionOptions:
         precision: The numeric type used by a model that is defined in code; None means the model's own, which
             is float32 for a model in code.
         cudnn_benchmark: See ``PredictorOptions``; None keeps the framework's default.
+        processors: The logical processors that each instance is bound to; see ``pinned``.
 
     Raises:
         ConfigurationError: A number is negative or too large; the message names it.
@@ -209,6 +212,7 @@ class SessionOptions:
     spare_cores: int = 0
     precision: Precision | None = None
     cudnn_benchmark: bool | None = None
+    processors: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("preprocess_threads", "feature_limit", "spare_cores"):
@@ -229,7 +233,27 @@ class SessionOptions:
             self.spare_cores,
             self.precision or Precision.FLOAT32,
             self.cudnn_benchmark,
+            self.processors[0] if self.processors else (),
         )
+
+    def fitting_instances(self, workers: int = 1) -> int:
+        """Returns the number of instances for which each of several processes has cores: ``auto`` of options.
+
+        Each instance takes ``threads``, else ``OMP_NUM_THREADS``, else 1. On a GPU, which all would share, it
+        is 1.
+        """
+        cores = usable_cores()
+        each = self.threads or default_threads(0, cores)
+        return 1 if self.device.is_gpu else max(1, cores // (workers * each))
+
+    def pinned(self, instances: int) -> SessionOptions:
+        """Returns the options for instances that are bound to processors of their own.
+
+        Raises:
+            ConfigurationError: There are too few processors.
+        """
+        threads = self.predictor.operator_threads
+        return replace(self, threads=threads, processors=pinned_processors(instances, threads))
 
 
 def no_fetch(address: str) -> bytes:
@@ -281,7 +305,11 @@ def open_session(
     threads, overlap = _ahead(options)
     try:
         with traced(trace, SpanKind.of("load", TraceLevel.APPLICATION_TRACE, **attributes)):
-            predictor.load()
+            load_bound(predictor)
+        details = predictor.details()
+        if options.processors:
+            places = " | ".join(",".join(map(str, each)) for each in options.processors)
+            details = replace(details, settings={**details.settings, "processors of the instances": places})
         description = SystemDescription(
             manifest=manifest.with_sizes(predictor.axis_sizes()),
             checksums={**artifacts.checksums, **tokenizers},
@@ -290,7 +318,7 @@ def open_session(
             threads=predictor.threads,
             preprocess_threads=threads,
             overlap=overlap and threads > 0,
-            environment=read_environment(versions, preprocessor.libraries, predictor.details()),
+            environment=read_environment(versions, preprocessor.libraries, details),
             weights=options.weights,
             seed=options.seed if random else None,
             precision=_precision(manifest, artifacts, options),
@@ -309,7 +337,7 @@ def open_session(
             clock=clock,
             attributes=attributes,
         )
-        return Session(predictor, open_pipeline, description)
+        return Session(predictor, open_pipeline, description, options.processors)
     except BaseException:
         predictor.close()
         raise
@@ -397,6 +425,7 @@ class Session(Closeable):
     Attributes:
         description: The model and its system.
         in_process: Whether the model runs in this process.
+        processors: The processors that each instance of the model is bound to; empty for no binding.
     """
 
     in_process = True
@@ -406,15 +435,19 @@ class Session(Closeable):
         predictor: Predictor,
         open_pipeline: Callable[[Predictor], Pipeline],
         description: SystemDescription,
+        processors: tuple[tuple[int, ...], ...] = (),
     ) -> None:
         self._predictor = predictor
         self._open_pipeline = open_pipeline
         self._pipeline = open_pipeline(predictor)
         self.description = description
+        self.processors = processors
 
-    def open_another(self) -> Session:
-        """Opens a further instance of the model; raises the errors of ``open_instance``."""
-        return Session(open_instance(self._predictor), self._open_pipeline, self.description)
+    def open_another(self, number: int) -> Session:
+        """Opens instance ``number``, from 1 on, of the model; raises the errors of ``open_instance``."""
+        processors = self.processors[number] if self.processors else ()
+        further = open_instance(self._predictor, processors)
+        return Session(further, self._open_pipeline, self.description, self.processors)
 
     def predict(
         self, inputs: Sequence[Input], infer: Infer | None = None, trace: TraceScope | None = None
@@ -427,8 +460,13 @@ class Session(Closeable):
         return self._pipeline.infer(batch, tracing)
 
     def recover(self) -> None:
-        """Waits until the model can predict again after InstanceLostError; raises the errors of ``load``."""
-        self._predictor.turn()
+        """Waits until the model can predict again; see ``Pipeline.recover``."""
+        self._pipeline.recover()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether this instance of the model can predict; see ``Predictor.is_alive``."""
+        return self._predictor.is_alive
 
     @property
     def any_thread(self) -> bool:

@@ -361,24 +361,30 @@ class _LoadCollector(Collector):
         yield GaugeMetricFamily(
             "inferometer_predictions_hanging",
             "Predictions that are currently hanging.",
-            len(load.trouble.hanging),
+            len(load.trouble.hanging) + len(load.trouble.bearable),
         )
         labels = ("model", "version", "framework", "device")
         loaded = GaugeMetricFamily("inferometer_models_loaded", "Loaded instances of a model.", labels=labels)
+        alive = GaugeMetricFamily(
+            "inferometer_instances_alive", "Loaded instances of a model that can predict.", labels=labels
+        )
         waiting = GaugeMetricFamily(
             "inferometer_queue_requests", "Requests that wait for their batch to begin.", labels=("model",)
         )
-        copies, queues = Counter[tuple[str, ...]](), Counter[str]()
+        copies, living, queues = Counter[tuple[str, ...]](), Counter[tuple[str, ...]](), Counter[str]()
         for model in load.models:
             manifest, device = model.manifest, str(model.description.device)
             key = manifest.name, manifest.version, manifest.framework.name, device
             copies[key] += model.options.instances
+            living[key] += model.alive
             queues[manifest.name] += model.waiting
         for values, count in copies.items():
             loaded.add_metric(values, count)
+            alive.add_metric(values, living[values])
         for name, count in queues.items():
             waiting.add_metric((name,), count)
         yield loaded
+        yield alive
         yield waiting
 
 

@@ -125,8 +125,9 @@ class AccessLog:
 class Observation:
     """Observes a server from ``start`` to ``close``: its calls, its predictions and its ``load``.
 
-    ``on_fitness`` is passed to ``PredictionWatch``. Without a ``metrics_port``, no metrics are counted or
-    served; 0 selects a free port. Unless it ``serves`` them, metrics are only counted, for ``page``.
+    ``on_fitness`` and ``alive_of`` are passed to ``PredictionWatch``. Without a ``metrics_port``, no metrics
+    are counted or served; 0 selects a free port. Unless it ``serves`` them, metrics are only counted, for
+    ``page``.
 
     Raises:
         ConfigurationError: The address for the metrics cannot be bound.
@@ -139,6 +140,7 @@ class Observation:
         predict_timeout_s: float | None,
         load: Callable[[], AgentLoad],
         on_fitness: Callable[[bool], None],
+        alive_of: Callable[[str], int] = lambda _: 0,
         *,
         serves: bool = True,
     ) -> None:
@@ -162,7 +164,7 @@ class Observation:
                 self._metrics = MetricsServer(metrics.registry, host, metrics_port)
                 self._warning = metrics_warning(host, self._metrics.port)
         self.calls = tuple(calls)
-        self.watch = PredictionWatch(predict_timeout_s, predictions, on_fitness)
+        self.watch = PredictionWatch(predict_timeout_s, predictions, on_fitness, alive_of=alive_of)
 
     @property
     def metrics_url(self) -> str | None:

@@ -283,6 +283,7 @@ class AgentServer:
             self._options.serving.predict_timeout_s,
             lambda: self.load,
             lambda fit: self._health.set(_UNFIT_SERVICES, serving=fit),
+            lambda model: self.models.alive_of(model),
             serves=not self._group.is_shared,
         )
 

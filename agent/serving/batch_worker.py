@@ -18,6 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from inferometer.agent.hardware.environment import bound_to
 from inferometer.agent.inference.run_tracing import RunTracing
 from inferometer.agent.inference.session import Session
 from inferometer.agent.preprocessing.inputs import Tensors, aligned, batch_size
@@ -36,6 +37,7 @@ from inferometer.agent.tracing.recorder import (
 )
 from inferometer.manifests.errors import (
     ConfigurationError,
+    HungError,
     InferometerError,
     InputError,
     InstanceLostError,
@@ -132,7 +134,7 @@ class BatchPredictor(Protocol[_Predictable]):
         """Passes to each request its answer, as returned by ``split``."""
 
     def recover(self) -> None:
-        """Waits until it can predict after InstanceLostError; raises an error if it cannot."""
+        """Waits until it can predict after InstanceLostError or HungError; raises an error if it cannot."""
 
     def close(self) -> None:
         """Frees the model."""
@@ -145,8 +147,10 @@ class _Closing(Protocol):
 _System = TypeVar("_System", bound=_Closing)
 
 
-def open_instances(first: _System, count: int, open_instance: Callable[[], _System] | None) -> list[_System]:
-    """Returns ``count`` instances of a model, of which the first is open.
+def open_instances(
+    first: _System, count: int, open_instance: Callable[[int], _System] | None
+) -> list[_System]:
+    """Returns ``count`` instances of a model, of which the first is open; the others are opened by number.
 
     Raises:
         ConfigurationError: The model can have only one instance, as ``open_instance`` is None.
@@ -157,7 +161,7 @@ def open_instances(first: _System, count: int, open_instance: Callable[[], _Syst
     opened = [first]
     try:
         while open_instance is not None and len(opened) < count:
-            opened.append(open_instance())
+            opened.append(open_instance(len(opened)))
     except BaseException:
         for instance in opened[1:]:
             instance.close()
@@ -167,10 +171,15 @@ def open_instances(first: _System, count: int, open_instance: Callable[[], _Syst
 
 @dataclass(slots=True, eq=False)
 class _Instance(Generic[_Request]):
-    """An instance of the model: its predictor, whose turn it is, and since when it predicts a batch."""
+    """An instance of the model: its predictor, whose turn it is, its batch, and since when it predicts.
+
+    Its thread is bound to the ``processors``, unless there are none.
+    """
 
     predictor: BatchPredictor[_Request]
     turn: threading.Lock
+    processors: Sequence[int] = ()
+    batch: Sequence[_Request] = ()
     busy_since_ns: int | None = None
 
 
@@ -183,7 +192,8 @@ class BatchWorkers(Generic[_Request]):
 
     If a batch of several requests fails, each request is predicted alone, so that an unsuitable request does
     not fail the others. ``clock`` is the clock of the queue, in nanoseconds; ``on_closed`` is called when all
-    instances are closed. Only requests of equal form are batched; see ``Batcher``.
+    instances are closed. Only requests of equal form are batched; see ``Batcher``. The thread of an instance
+    is bound to its ``processors``, if there are any.
     """
 
     def __init__(
@@ -198,6 +208,7 @@ class BatchWorkers(Generic[_Request]):
         statistics: ModelStatistics | None = None,
         observer: QueueObserver | None = None,
         form_of: Callable[[_Request], object] | None = None,
+        processors: Sequence[Sequence[int]] = (),
     ) -> None:
         self._queue = queue
         self._clock = clock
@@ -209,7 +220,11 @@ class BatchWorkers(Generic[_Request]):
         is_one = options.max_batch_size == 1  # a request at a time, which the queue itself can give to any
         self._assembling: AbstractContextManager[object] = nullcontext() if is_one else threading.Lock()
         self._ending = threading.Lock()
-        self._instances = [_Instance(predictor, threading.Lock()) for predictor in predictors]
+        places = processors or ((),) * len(predictors)
+        self._instances = [
+            _Instance(predictor, threading.Lock(), place)
+            for predictor, place in zip(predictors, places, strict=True)
+        ]
         self._open = len(self._instances)
         self._threads = [
             threading.Thread(
@@ -225,6 +240,17 @@ class BatchWorkers(Generic[_Request]):
         """The start time of the oldest batch in progress; None if there is none."""
         begun = [since for each in self._instances if (since := each.busy_since_ns) is not None]
         return min(begun, default=None)
+
+    def begun_ns(self, request: _Request | None) -> int | None:
+        """Returns when the prediction that a request waits for began: that of its batch.
+
+        For None, a request in the queue, it is the latest one of all instances, or None if one has none.
+        """
+        if request is not None:
+            own = [each for each in self._instances if any(other is request for other in each.batch)]
+            return own[0].busy_since_ns if own else None
+        begun = [since for each in self._instances if (since := each.busy_since_ns) is not None]
+        return max(begun) if len(begun) == len(self._instances) else None
 
     def join(self, timeout_s: float) -> None:
         """Waits until the threads have ended or the timeout expires."""
@@ -251,14 +277,8 @@ class BatchWorkers(Generic[_Request]):
 
     def _work(self, instance: _Instance[_Request]) -> None:
         try:
-            while (batch := self._assembled()) is not None or not self._queue.closed:
-                if batch is not None:
-                    with instance.turn:
-                        if requests := self._queue.begin(batch):
-                            self._answer(instance, requests)
-                    # an idle model holds no request's memory
-                    del requests
-                del batch
+            with bound_to(instance.processors):
+                self._predict_all(instance)
         finally:
             self._queue.pass_end_on()
             try:
@@ -273,6 +293,18 @@ class BatchWorkers(Generic[_Request]):
                 if is_last:
                     self._on_closed()
 
+    def _predict_all(self, instance: _Instance[_Request]) -> None:
+        while (batch := self._assembled()) is not None or not self._queue.closed:
+            if batch is not None:
+                with instance.turn:
+                    if requests := self._queue.begin(batch):
+                        instance.batch = requests
+                        self._answer(instance, requests)
+                # an idle model holds no request's memory
+                instance.batch = ()
+                del requests
+            del batch
+
     def _assembled(self) -> list[_Request] | None:
         """Waits for the turn to assemble a batch, and then for the batch; returns None at an end mark."""
         with self._assembling:
@@ -284,11 +316,12 @@ class BatchWorkers(Generic[_Request]):
         begun_ns = instance.busy_since_ns = self._clock()
         try:
             predicted = predictor.predict(requests)
-        except InstanceLostError as error:
+        except (InstanceLostError, HungError) as error:
             for request in requests:
                 request.fail(error)
             instance.busy_since_ns = None
-            self._recover(predictor)
+            if len(self._instances) > 1 or isinstance(error, InstanceLostError):
+                self._recover(predictor)
             return
         except (InputError, PredictionError) as error:
             if len(requests) == 1:
@@ -325,14 +358,17 @@ class BatchWorkers(Generic[_Request]):
 
     def _recover(self, predictor: BatchPredictor[_Request]) -> None:
         """Waits for an instance, while the others predict what waits; tries until the queue is closed."""
+        failed = False
         while not self._queue.closed:
             try:
                 predictor.recover()
             except InferometerError as error:
-                _log.error("model %s: an instance cannot be started again: %s", self._name, error)
+                if not failed:
+                    _log.error("model %s: an instance cannot predict again yet: %s", self._name, error)
+                failed = True
                 time.sleep(_RETRY_S)
             else:
-                _log.warning("model %s: an instance was lost, and is started again", self._name)
+                _log.warning("model %s: an instance was lost, and predicts again", self._name)
                 return
 
 

@@ -143,6 +143,7 @@ class BatchingOptions:
             ``max_queue_delay_ms``.
         instances: The number of instances of the model, which take batches from one queue and predict them at
             the same time.
+        pin: Whether each instance is bound to cores of its own, as many as it has threads.
 
     Raises:
         ConfigurationError: A number is out of its range, a preferred size exceeds the maximum batch size, or
@@ -159,6 +160,7 @@ class BatchingOptions:
     priority_queue_policy: tuple[tuple[int, QueuePolicy], ...] = ()
     inline_predict_us: float = 150.0
     instances: int = 1
+    pin: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_batch_size", "max_queue"):

@@ -31,11 +31,13 @@ class Trouble:
     """The reasons why an agent is not fit to serve.
 
     A lost device is given as its name and a message, a hanging model as its name and the time for which the
-    prediction has run, in nanoseconds.
+    prediction has run, in nanoseconds. ``bearable`` are the models of which other instances are alive, with
+    their number; they make no agent unfit.
     """
 
     lost_devices: tuple[tuple[str, str], ...] = ()
     hanging: tuple[tuple[str, int], ...] = ()
+    bearable: tuple[tuple[str, int, int], ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.lost_devices or self.hanging)
@@ -45,8 +47,9 @@ class PredictionWatch:
     """Tracks the predictions in progress. Thread-safe.
 
     A thread checks several times per ``timeout_s`` whether a prediction takes longer than that. Such a
-    prediction cannot be cancelled; it is logged, and the agent is not fit to serve until it has ended. A lost
-    device stays lost. When the agent becomes fit or unfit, ``on_fitness`` is called with whether it is fit.
+    prediction cannot be cancelled; it is logged, and the agent is not fit to serve until it has ended, unless
+    ``alive_of`` returns that instances of the model are alive. A lost device stays lost. When the agent
+    becomes fit or unfit, ``on_fitness`` is called with whether it is fit.
     """
 
     def __init__(
@@ -55,14 +58,17 @@ class PredictionWatch:
         observers: Sequence[PredictionObserver] = (),
         on_fitness: Callable[[bool], None] = lambda _: None,
         clock: Callable[[], int] = time.perf_counter_ns,
+        alive_of: Callable[[str], int] = lambda _: 0,
     ) -> None:
+        self._alive_of = alive_of
+        self._fit = True
         self.timeout_ns = None if timeout_s is None else int(timeout_s * _NS_PER_S)
         self._observers = tuple(observers)
         self._on_fitness = on_fitness
         self._clock = clock
         self._numbers = itertools.count()
         # Written without the lock: one item is put or taken at a time, which the interpreter does at once.
-        self._under_way: dict[int, tuple[str, int]] = {}
+        self._under_way: dict[int, tuple[str, int, Predictor | None]] = {}
         self._lock = threading.Lock()
         self._reporting = threading.Lock()
         self._hanging: dict[int, str] = {}
@@ -94,7 +100,7 @@ class PredictionWatch:
             OutOfMemoryError: There is not enough memory for the batch.
         """
         model = predictor.manifest.name
-        number, began_ns = self.begin(model)
+        number, began_ns = self.begin(model, predictor)
         try:
             outputs = predictor.predict(inputs)
             _check_tensors(predictor, outputs)
@@ -113,16 +119,17 @@ class PredictionWatch:
         """The reasons why the agent is not fit to serve; false if it is fit."""
         now_ns = self._clock()
         with self._lock:
-            hanging = [
-                (model, now_ns - self._under_way.get(number, ("", now_ns))[1])
+            found = [
+                (model, now_ns - self._under_way.get(number, ("", now_ns, None))[1], self._alive_of(model))
                 for number, model in self._hanging.items()
             ]
-            return Trouble(tuple(self._lost.items()), tuple(hanging))
+        hanging = tuple((model, busy_ns) for model, busy_ns, alive in found if not alive)
+        return Trouble(tuple(self._lost.items()), hanging, tuple(each for each in found if each[2]))
 
-    def begin(self, model: str) -> tuple[int, int]:
+    def begin(self, model: str, predictor: Predictor | None = None) -> tuple[int, int]:
         """Registers the start of a prediction; returns its number and the time."""
         number, began_ns = next(self._numbers), self._clock()
-        self._under_way[number] = (model, began_ns)
+        self._under_way[number] = (model, began_ns, predictor)
         return number, began_ns
 
     def end(self, number: int, model: str, began_ns: int, inputs: int) -> None:
@@ -153,12 +160,14 @@ class PredictionWatch:
         now_ns = self._clock()
         found = []
         with self._lock:
-            for number, (model, began_ns) in list(self._under_way.items()):
+            for number, (model, began_ns, predictor) in list(self._under_way.items()):
                 if number not in self._hanging and now_ns - began_ns > limit_ns:
                     self._hanging[number] = model
                     if number not in self._under_way:  # it has ended just now, and found nothing to take out
                         del self._hanging[number]
                         continue
+                    if predictor is not None:
+                        predictor.hangs = True
                     found.append((model, now_ns - began_ns))
         for model, busy_ns in found:
             _log.error(
@@ -170,19 +179,23 @@ class PredictionWatch:
             )
             for observer in self._observers:
                 observer.prediction_hangs(model)
-        if found:
+        if self._hanging or not self._fit:  # of other instances, one may have ended or started meanwhile
             self._report_fitness()
 
     def _report_fitness(self) -> None:
         with self._reporting:  # so that the last call has the current value
-            self._on_fitness(not self.trouble)
+            if (fit := not self.trouble) != self._fit:
+                self._fit = fit
+                self._on_fitness(fit)
 
     def _forget(self, number: int, model: str) -> None:
-        del self._under_way[number]
+        _, _, predictor = self._under_way.pop(number)
         if not self._hanging:  # as it nearly always is
             return
         with self._lock:
             hung = self._hanging.pop(number, None) is not None
+            if hung and predictor is not None:
+                predictor.hangs = False
         if hung:
             _log.warning("model %s: its prediction, which had hung, has ended", model)
             self._report_fitness()

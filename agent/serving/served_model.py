@@ -100,7 +100,7 @@ class ServedModel:
         on_closed: Callable[[], None] = lambda: None,
         predict_timeout_ns: int | None = None,
         observer: QueueObserver | None = None,
-        open_instance: Callable[[], Session] | None = None,
+        open_instance: Callable[[int], Session] | None = None,
     ) -> None:
         manifest = session.description.manifest
         self.session = session
@@ -113,7 +113,7 @@ class ServedModel:
         self._predict_timeout_ns = predict_timeout_ns
         dynamic = any(each.is_dynamic for each in manifest.tensors)
         # how long a prediction takes depends on the size of a dynamic axis, which no mean tells
-        inline = session.any_thread and not dynamic and not options.max_queue_delay_ms
+        inline = session.any_thread and not (dynamic or options.max_queue_delay_ms or options.pin)
         self._inline_ns = options.inline_predict_us * NS_PER_US if inline else 0.0
         self._wakers: dict[asyncio.AbstractEventLoop, Waker] = {}
         self._queue: RequestQueue[Request] = (
@@ -126,6 +126,7 @@ class ServedModel:
         except BaseException:
             session.close()
             raise
+        self._sessions = sessions
         self._predictors = [
             SessionPredictor(each, options.max_batch_size, clock, thread_ns, number)
             for number, each in enumerate(sessions)
@@ -140,6 +141,7 @@ class ServedModel:
             statistics=self.statistics,
             observer=observer,
             form_of=_shapes_of if dynamic else None,
+            processors=session.processors,
         )
 
     @property
@@ -158,9 +160,20 @@ class ServedModel:
         return len(self._queue)
 
     @property
+    def alive(self) -> int:
+        """The number of instances whose process runs, and whose prediction does not hang."""
+        return sum(each.is_alive for each in self._sessions)
+
+    @property
     def busy_ns(self) -> int:
         """How long the longest prediction in progress has run, in nanoseconds; 0 if there is none."""
         since_ns = self._workers.busy_since_ns
+        return 0 if since_ns is None else self._clock() - since_ns
+
+    def _awaited_ns(self, request: Request | None) -> int:
+        """Returns how long the prediction that a request waits for has run; see ``BatchWorkers.begun_ns``."""
+        is_queued = request is None or request.state is WAITING
+        since_ns = self._workers.begun_ns(None if is_queued else request)
         return 0 if since_ns is None else self._clock() - since_ns
 
     def infer(
@@ -257,7 +270,7 @@ class ServedModel:
         try:
             request = Request(batch, came_ns, deadline_ns, is_active, trace)
             self._check_size(request.inputs)
-            self._check_not_hung()
+            self._check_not_hung(None)
             if priority or timeout_ns is not None:
                 request.priority, request.timeout_ns = priority, timeout_ns
             if not (inline and self._is_quick(request) and self._workers.answer_inline(request)):
@@ -284,7 +297,9 @@ class ServedModel:
             left_ns = queue_ns if left_ns is None else min(left_ns, queue_ns)
         if self._predict_timeout_ns is None:
             return left_ns
-        look_ns = max(_SHORTEST_LOOK_NS, self._predict_timeout_ns - self.busy_ns)  # the earliest hang
+        look_ns = max(
+            _SHORTEST_LOOK_NS, self._predict_timeout_ns - self._awaited_ns(request)
+        )  # the earliest hang
         return look_ns if left_ns is None else min(left_ns, look_ns)
 
     def _check_waiting(self, request: Request) -> None:
@@ -294,7 +309,7 @@ class ServedModel:
             raise self._queue.expired()
         if request.deadline_ns is not None and self._clock() >= request.deadline_ns:
             raise self._queue.overdue()
-        self._check_not_hung()
+        self._check_not_hung(request)
 
     def _give_up(self, request: Request) -> None:
         """Withdraws an unanswered request. A batch that has begun continues, and its answer is not read."""
@@ -302,9 +317,10 @@ class ServedModel:
             request.trace.add(QUEUE, request.came_ns, self._clock())
         self.statistics.failed(self._clock() - request.came_ns)
 
-    def _check_not_hung(self) -> None:
+    def _check_not_hung(self, request: Request | None) -> None:
+        """Raises HungError if the batch of a request hangs or, for one in the queue, all instances do."""
         limit_ns = self._predict_timeout_ns
-        if limit_ns is not None and (busy_ns := self.busy_ns) > limit_ns:
+        if limit_ns is not None and (busy_ns := self._awaited_ns(request)) > limit_ns:
             raise HungError(
                 f"model {self._name}: the prediction under way has run for {busy_ns / 1e9:.1f} s, and may "
                 f"take {limit_ns / 1e9:g} s; the agent may have to be restarted"

@@ -318,6 +318,10 @@ class ServedModels(LoadedModels):
         """All loaded models, whatever options they were opened with."""
         return tuple(self.models.values())
 
+    def alive_of(self, model: str) -> int:
+        """Returns how many instances of a model are alive; if it is loaded several times, of the worst."""
+        return min((each.alive for each in self.loaded if each.manifest.name == model), default=0)
+
     def state_of(self, key: ModelKey) -> ModelState:
         """Returns whether a model is loaded."""
         if key in self.models:
@@ -347,10 +351,12 @@ class ServedModels(LoadedModels):
             return lease
 
         def load(on_closed: Callable[[], None]) -> ServedModel:
-            session = self._open_model(manifest, options, trace)
+            batching = self.options.batching
+            chosen = options.pinned(batching.instances) if batching.pin else options
+            session = self._open_model(manifest, chosen, trace)
             return ServedModel(
                 session,
-                self.options.batching,
+                batching,
                 clock=self.clock,
                 on_closed=on_closed,
                 predict_timeout_ns=self.options.predict_timeout_ns,

@@ -163,7 +163,9 @@ class LoadArguments(SharedArguments, total=False):
         force: Send even more than this machine can send on time.
         max_batch_size: Maximum number of queries per batch, in this process; by default 1.
         max_queue_delay_ms: How long the first query of a batch waits for others.
-        instances: Instances of the model, which predict at the same time, in this process; by default 1.
+        instances: Instances of the model, which predict at the same time, in this process; auto: as many as
+            the cores allow with ``threads`` or OMP_NUM_THREADS each, or with one thread; by default 1.
+        pin: Bind each instance to cores of its own, as many as it has threads, in this process.
         include_preprocess: Also preprocess under load; by default inputs are preprocessed before the run.
         trace_sample: Trace this share of the queries; by default 0.01 with a collector, else 0.
         server_statistics_hz: How often per second to read the server's statistics during the run; 0 reads
@@ -192,7 +194,8 @@ class LoadArguments(SharedArguments, total=False):
     force: bool
     max_batch_size: int
     max_queue_delay_ms: float
-    instances: int
+    instances: int | str
+    pin: bool
     include_preprocess: bool
     trace_sample: float | None
     server_statistics_hz: float | None

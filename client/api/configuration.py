@@ -78,6 +78,10 @@ class TracerSettings(_Part):
     level: str | None = None
 
 
+MAX_WORKERS = 128
+"""The maximum number of processes of one agent."""
+
+
 class ServingSettings(SafetySettings):
     """Defaults for the flags of ``agent serve`` with the same names; None keeps the program's default."""
 
@@ -92,6 +96,8 @@ class ServingSettings(SafetySettings):
     priority_queue_policy: tuple[str, ...] | None = None
     inline_predict_us: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     instances: _Count | Literal["auto"] | None = None
+    pin: bool | None = None
+    workers: Annotated[int, Field(ge=1, le=MAX_WORKERS)] | None = None
     threads: _Count | None = None
     version_policy: Annotated[tuple[str, ...], _SINGLE_OR_SEVERAL] | None = None
 

@@ -93,7 +93,9 @@ def _type(each: Option) -> Any:
         return INPUT if shown.reads else FILE
     if each.kind.startswith("tuple[int"):
         return tensor_shape if within is None else counts
-    if within is None or shown.made is not None:
+    if shown.made is not None:  # which takes the text
+        return click.STRING
+    if within is None:
         return {"int": click.INT, "float": FiniteFloatRange()}.get(each.kind)
     if each.kind == "int":
         return click.IntRange(math.ceil(within.least), None if within.most is None else int(within.most))

@@ -112,6 +112,8 @@ _MODEL_COLUMNS = (
     Column("waiting_requests", "waiting"),
     Column("busy_s", "busy (s)"),
     Column("predicted_inputs", "predicted inputs"),
+    Column("instances", "instances"),
+    Column("instances_alive", "alive"),
 )
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from inferometer.agent.child_process import start_child
+from inferometer.agent.child_process import ChildProcess, start_child
+from inferometer.agent.hardware.environment import bound_to, pinned_processors, usable_cores
 from inferometer.agent.server.native.call_tracing import ServerTracing, agent_resource
 from inferometer.agent.server.native.registry_service import RegistryService
 from inferometer.agent.server.server import AgentServer, Group, ServerOptions
@@ -18,6 +19,7 @@ from inferometer.agent.server.tls import ServerTls
 from inferometer.agent.server.workers import Workers, run_worker
 from inferometer.agent.tracing.exporting import TraceAddress, TraceExport
 from inferometer.agent.tracing.recorder import TraceLevel
+from inferometer.client.api.configuration import MAX_WORKERS
 from inferometer.client.api.invocation import Invocation
 from inferometer.client.cli.command import (
     COUNT,
@@ -57,10 +59,9 @@ _LOCAL = "127.0.0.1"
 )
 @option(
     "--workers",
-    type=click.IntRange(1, 128),
-    default=1,
+    type=click.IntRange(1, MAX_WORKERS),
     metavar="N",
-    help="Number of processes that serve the ports, each with its own copy of every model.",
+    help="Number of processes that serve the ports, each with its own copy of every model.  [default: 1]",
 )
 @option(
     "--max_message_mb",
@@ -114,7 +115,7 @@ _LOCAL = "127.0.0.1"
 @boolean("--allow_private_urls", help="Also fetch URL inputs from private and local addresses.")
 def serve(
     host: str,
-    workers: int,
+    workers: int | None,
     tracer_address: str | None,
     trace_level: str,
     allow_private_urls: bool,
@@ -132,6 +133,7 @@ def serve(
     invocation = current_invocation()
     if given["allowed_hosts"] is not None and given["http_port"] is None:
         raise ConfigurationError("--allowed_hosts requires --http_port; give both")
+    workers = workers or invocation.configuration.serving.workers or 1
     serving, safety = take_serving(given, invocation, workers), take_safety(given, invocation)
     if given["metrics_port"] is None and given["metrics_host"] != _LOCAL:
         raise ConfigurationError("--metrics_host requires --metrics_port; give both")
@@ -155,9 +157,14 @@ def serve(
         agent = server.registry_service
     else:
         run = partial(run_worker, make)
-        server = Workers(
-            options, workers, lambda n, each: start_child(f"worker {n}", run, each, daemon=False)
-        )
+        pin = serving.batching.pin
+        places = pinned_processors(workers, usable_cores() // workers) if pin else ((),) * workers
+
+        def begin(number: int, each: ServerOptions) -> ChildProcess:
+            with bound_to(places[number - 1]):
+                return start_child(f"worker {number}", run, each, daemon=False)
+
+        server = Workers(options, workers, begin)
         agent = RegistryService(invocation.catalog, invocation.registry, server.load)
         agent.http_port = server.http_port
     secure = bool(safety["tls"])

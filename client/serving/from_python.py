@@ -90,6 +90,7 @@ def serve(
     max_queue_delay_ms: float | None = None,
     max_queue: int | None = None,
     instances: int | None = None,
+    pin: bool | None = None,
     tls_cert: str | os.PathLike[str] | None = None,
     tls_key: str | os.PathLike[str] | None = None,
     tls_ca: str | os.PathLike[str] | None = None,
@@ -114,6 +115,7 @@ def serve(
         max_queue_delay_ms: How long the first request of a batch waits for others.
         max_queue: The maximum number of requests that wait for a model.
         instances: How many instances of each model predict batches at the same time.
+        pin: Whether each instance is bound to cores of its own, as many as it has threads.
         tls_cert: A certificate; enables TLS.
         tls_key: The key of the certificate.
         tls_ca: The authorities that must have signed the certificates of clients.
@@ -135,6 +137,7 @@ def serve(
         "max_queue_delay_ms": max_queue_delay_ms,
         "max_queue": max_queue,
         "instances": instances,
+        "pin": pin,
         "tls_cert": None if tls_cert is None else Path(tls_cert),
         "tls_key": None if tls_key is None else Path(tls_key),
         "tls_ca": None if tls_ca is None else Path(tls_ca),

@@ -17,7 +17,13 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from inferometer.agent.hardware.environment import Device, DeviceKind, Weights, default_threads, usable_cores
+from inferometer.agent.hardware.environment import (
+    Device,
+    DeviceKind,
+    Weights,
+    default_threads,
+    pinned_processors,
+)
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.server.admission import Limits
 from inferometer.agent.server.observation import LogFormat
@@ -52,7 +58,7 @@ _BYTES_PER_MIB = 1024 * 1024
 BATCHING = (
     *("max_batch_size", "max_queue_delay_ms", "preferred_batch_sizes", "max_queue", "memory_limit"),
     *("priority_levels", "default_priority_level", "default_queue_policy", "priority_queue_policy"),
-    *("inline_predict_us", "instances", "version_policy"),
+    *("inline_predict_us", "instances", "pin", "version_policy"),
 )
 """The names of the options for the queue, memory and versions, which ``serving_options`` reads."""
 _BATCHING_DEFAULTS = BatchingOptions()
@@ -144,6 +150,7 @@ model_options = options(
         "the cores allow with --threads or OMP_NUM_THREADS each, or with one thread.  "
         f"[default: {_BATCHING_DEFAULTS.instances}]",
     ),
+    boolean("--pin", default=None, help="Bind each instance to cores of its own, as many as it has threads."),
     option(
         "--memory_limit",
         type=POSITIVE,
@@ -214,12 +221,11 @@ def serving_options(
     """
     values = {name: getattr(configured, name) if value is None else value for name, value in given.items()}
     if (instances := values["instances"]) == AUTO:
-        cores = usable_cores()
-        each = session.threads or default_threads(0, cores)  # OMP_NUM_THREADS, else 1
-        shared = 1 if session.device.is_gpu else cores // (workers * each)
-        values["instances"] = instances = min(max(1, shared), MAX_INSTANCES)
-    if (share := workers * (instances or 1)) > 1 and session.threads is None:
+        values["instances"] = instances = min(session.fitting_instances(workers), MAX_INSTANCES)
+    if ((share := workers * (instances or 1)) > 1 or values["pin"]) and session.threads is None:
         session = replace(session, threads=default_threads(0, share))
+    if values["pin"]:
+        pinned_processors(share, session.threads or 1)  # refused at once if there are too few
     memory_mib, versions = values.pop("memory_limit"), values.pop("version_policy")
     if (policy := values["default_queue_policy"]) is not None:
         values["default_queue_policy"] = QueuePolicy.parse(policy, "default_queue_policy")
@@ -354,7 +360,8 @@ telemetry_options = options(
         type=NOT_NEGATIVE,
         default=_DEFAULT_PREDICT_TIMEOUT_S,
         metavar="S",
-        help="Treat longer predictions as hanging: the agent is NOT_SERVING until they end.  0: never.",
+        help="Treat longer predictions as hanging: the agent is NOT_SERVING while no other instance of the "
+        "model is alive.  0: never.",
     ),
     option(
         "--log_format",

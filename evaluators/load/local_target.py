@@ -87,7 +87,15 @@ class LocalTarget(Closeable):
             def form_of(query: _Query) -> object:
                 return forms[query.number % len(forms)]
 
-        self._workers = BatchWorkers(predictors, self._queue, batching, clock, "under load", form_of=form_of)
+        self._workers = BatchWorkers(
+            predictors,
+            self._queue,
+            batching,
+            clock,
+            "under load",
+            form_of=form_of,
+            processors=getattr(session, "processors", ()),
+        )
 
     @property
     def description(self) -> SystemDescription:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inferometer.agent.hardware.environment import usable_cores
+from inferometer.agent.hardware.environment import usable_cores, usable_processors
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.client.cli.output import INVALID
@@ -129,6 +129,34 @@ def test_an_evaluation_keeps_the_instances_and_their_threads(agent: Agent) -> No
     assert "--instances=2" in kind_of(evaluation).again(evaluation).words
 
 
+@pytest.mark.parametrize(
+    ("kind", "options", "count"), [("workload", "--threads=1", CORES), ("max-qps", f"--threads={CORES}", 1)]
+)
+def test_an_evaluation_keeps_the_number_that_auto_stands_for(
+    agent: Agent, kind: str, options: str, count: int
+) -> None:
+    command = {"workload": WORKLOAD, "max-qps": (*SEARCH, "--allow_invalid")}[kind]
+    answer = agent(*command, "--instances=auto", options)
+
+    assert answer.code == 0, answer.stderr
+    evaluation = kept(answer)
+    assert evaluation.measurement.options.instances == count
+    assert ("--instances=auto" in kind_of(evaluation).again(evaluation).words) is False
+
+
+def test_an_evaluation_keeps_where_its_instances_were_bound(agent: Agent) -> None:
+    answer = agent(*WORKLOAD, "--framework_name=ONNXRuntime", "--pin", "--threads=1", "--synthetic")
+
+    assert answer.code == 0, answer.stderr
+    evaluation = kept(answer)
+    place = str(min(usable_processors()))
+    assert evaluation.system.environment.settings["processors of the instances"] == place
+    shown = agent("info", "evaluation", "show", evaluation.id).stdout
+    assert f"processors of the instances {place}" in " ".join(shown.split())
+    assert "pinned to cores" in " ".join(shown.split())
+    assert "--pin" in kind_of(evaluation).again(evaluation).words
+
+
 def test_a_search_keeps_its_answer_and_its_probes(agent: Agent) -> None:
     answer = agent(*SEARCH, "--allow_invalid")
 
@@ -154,7 +182,12 @@ def test_a_search_keeps_its_answer_and_its_probes(agent: Agent) -> None:
         (("--synthetic", "--dataset_name=digits_validation"), "synthetic needs no dataset"),
         (("--agent=localhost:1", "--max_batch_size=2"), "max_batch_size applies only to a model in this"),
         (("--agent=localhost:1", "--instances=2"), "instances applies only to a model in this process"),
-        (("--instances=65",), "65 is not in the range 1<=x<=64"),
+        (("--agent=localhost:1", "--pin"), "pin applies only to a model in this process"),
+        (("--instances=0",), "instances is 0; it must be at least 1"),
+        (("--instances=many",), 'instances is "many"; it must be a whole number or auto'),
+        (("--agent=localhost:1", "--instances=auto"), "instances applies only to a model in this process"),
+        (("--pin", "--threads=999"), "pin: instances times threads are 1 × 999 = 999, but only"),
+        (("--instances=65",), "instances is 65; it must be at least 1 and at most 64"),
         (("--initial_qps=0",), "initial_qps"),
     ],
 )

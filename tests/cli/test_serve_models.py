@@ -80,7 +80,7 @@ def test_the_version_policy_is_that_of_the_flag_or_of_the_configuration():
 )
 def test_instances_share_the_cores(monkeypatch, tmp_path, instances, threads, variable, expected):
     monkeypatch.setenv("OMP_NUM_THREADS", variable or "")
-    monkeypatch.setattr("inferometer.client.serving.options.usable_cores", lambda: 8)
+    monkeypatch.setattr("inferometer.agent.inference.session.usable_cores", lambda: 8)
     monkeypatch.setattr("inferometer.agent.hardware.environment.usable_physical_cores", lambda: 8)
     file = tmp_path / "config.yaml"
     file.write_text(f"serving: {{instances: {instances}}}")
@@ -91,6 +91,17 @@ def test_instances_share_the_cores(monkeypatch, tmp_path, instances, threads, va
         options = serving_options({**LEFT_OUT, **given}, configured, SessionOptions(threads=threads))
         assert (options.batching.instances, options.session.threads) == expected
         assert options.shares == (expected[0] > 1)  # one queue for all clients
+
+
+@pytest.mark.parametrize(("threads", "expected"), [(None, 4), (3, 3)])
+def test_pinned_instances_have_a_known_number_of_threads(monkeypatch, tmp_path, threads, expected):
+    monkeypatch.setenv("OMP_NUM_THREADS", "")
+    monkeypatch.setattr("inferometer.agent.hardware.environment.usable_processors", lambda: set(range(4)))
+    monkeypatch.setattr("inferometer.agent.hardware.environment.usable_physical_cores", lambda: 4)
+    file = tmp_path / "config.yaml"
+    file.write_text("serving: {pin: true}")
+    options = serving_options(LEFT_OUT, load_configuration(file).serving, SessionOptions(threads=threads))
+    assert (options.batching.pin, options.session.threads) == (True, expected)
 
 
 def test_auto_is_one_instance_on_a_gpu_which_all_would_share():
@@ -106,6 +117,31 @@ def test_invalid_instances_in_the_file_are_named(tmp_path, value):
     file.write_text(f"serving: {{instances: {value}}}")
     with pytest.raises(ConfigurationError, match=r"field serving\.instances.*: found .*; allowed: "):
         load_configuration(file)
+
+
+@pytest.mark.parametrize("value", ["0", "129", "auto", "1.5"])
+def test_invalid_workers_in_the_file_are_named(tmp_path, value):
+    file = tmp_path / "config.yaml"
+    file.write_text(f"serving: {{workers: {value}}}")
+    with pytest.raises(ConfigurationError, match=r"field serving\.workers.*: found .*; allowed: "):
+        load_configuration(file)
+
+
+@pytest.mark.parametrize(("flags", "workers"), [((), 2), (("--workers=3",), 3), (("--workers=1",), None)])
+def test_the_file_has_the_number_of_workers(agent, tmp_path, monkeypatch, flags, workers):
+    file = tmp_path / "config.yaml"
+    file.write_text("serving: {workers: 2}")
+    counts = []
+
+    def refuse(_, count, __):
+        counts.append(count)
+        raise ConfigurationError("as many as that")
+
+    monkeypatch.setattr("inferometer.client.commands.serve.Workers", refuse)
+    monkeypatch.setattr("inferometer.client.commands.serve.serve_until_stopped", lambda *_: None)
+    done = agent("--config", file, "serve", "--port=0", *flags)
+    assert done.code == (0 if workers is None else 2), done.error
+    assert counts == ([] if workers is None else [workers])
 
 
 def test_priorities_and_their_policies_have_tritons_names(tmp_path):
@@ -165,6 +201,8 @@ def test_priorities_and_their_policies_have_tritons_names(tmp_path):
         (["--instances=0"], '"0" is neither 1 to 64 nor auto'),
         (["--instances=65"], '"65" is neither 1 to 64 nor auto'),
         (["--instances=many"], '"many" is neither 1 to 64 nor auto'),
+        (["--pin", "--threads=999"], "pin: instances times threads are 1 × 999 = 999, but only "),
+        (["--pin", "--threads=1", "--instances=64", "--workers=99"], "instances times threads are 6336 × 1"),
     ],
 )
 def test_options_that_make_no_sense_are_refused_in_one_line(agent, flags, line):

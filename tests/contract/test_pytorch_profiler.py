@@ -241,3 +241,22 @@ def test_activities_read_from_the_names_are_those_that_kineto_tells() -> None:
     told = {(event.name(), event.activity_type()) for event in events}
     assert {kind for _, kind in told} == {"cpu_op", "user_annotation", "cpu_instant_event"}
     assert {(event.name(), _activity(event)) for event in events} == told
+
+
+def test_of_two_instances_that_are_traced_at_once_one_has_no_layers_and_none_fails() -> None:
+    first, second = (PyTorchProfiler(DigitsCNN().eval(), TraceLevel.FRAMEWORK_TRACE, gpu=False) for _ in "12")
+    recorders = []
+    for begun in ((first, second), (second, first)):
+        for profiler in begun:
+            profiler.start()
+        for profiler in begun:
+            recorders.append(SpanRecorder(TraceContext.new(), TraceLevel.FRAMEWORK_TRACE))
+            profiler.collect(recorders[-1])
+    missing = "no layers of some batches: PyTorch profiles only one prediction at a time"
+    assert [missing in recorder.notes for recorder in recorders] == [False, True, False, True]
+
+    first.start()
+    first.close()
+    second.start()
+    second.collect(recorder := SpanRecorder(TraceContext.new(), TraceLevel.FRAMEWORK_TRACE))
+    assert missing not in recorder.notes

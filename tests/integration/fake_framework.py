@@ -73,6 +73,9 @@ class FakePredictor(Predictor):
                 self._wait_for_go()
                 if (inputs["data"] < 0).any():
                     raise PredictionError("the fake framework takes no negative numbers")
+            case "sticking":
+                if (inputs["data"] < 0).any():
+                    self._wait_for_go()
             case "short":
                 return {name: tensor[:-1] for name, tensor in inputs.items()}
             case "failing":

@@ -140,12 +140,11 @@ def test_a_process_that_dies_while_it_is_idle_fails_no_request(start) -> None:
         infer(client, "Echo", 1)
         [process] = processes()
         os.kill(process.pid, signal.SIGKILL)
-        wait_for(lambda: not processes())
-        values = range(16)
+        wait_for(lambda: process not in processes() and len(processes()) == 1)  # without a batch
+        wait_for(lambda: list(metric(agent, "instances_alive").values()) == [2])
         with ThreadPoolExecutor(4) as pool:
-            while not processes():  # which the instance's next batch starts
-                answers = list(pool.map(lambda value: infer(client, "Echo", value), values))
-                assert answers == [[value] for value in values]
+            answers = list(pool.map(lambda value: infer(client, "Echo", value), range(16)))
+        assert answers == [[value] for value in range(16)]
 
 
 def test_unloading_ends_the_processes(start) -> None:

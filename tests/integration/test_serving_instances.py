@@ -1,13 +1,18 @@
 """Several instances of a model, in a served agent and under load in this process."""
 
 import json
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from urllib.request import urlopen
 
+import grpc
 import numpy as np
 import pytest
-from fake_framework import SCRIPT, SIDE, fake_registry, mean_scores, wait_for
+from agent_client import TIMEOUT_S, Client
+from fake_framework import MANIFEST, SCRIPT, SIDE, fake_registry, mean_scores, wait_for
+from grpc_health.v1 import health_pb2
 
 from inferometer.agent.inference.session import SessionOptions, open_session
 from inferometer.agent.serving.batching import BatchingOptions
@@ -19,7 +24,10 @@ from inferometer.evaluators.load.queries import QueryLog
 from inferometer.evaluators.load.target import PreparedInputs
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError
+from inferometer.protos.inference.v2 import grpc_service_pb2 as v2
 
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 SERVICE_S = 0.05
 REQUESTS = 24
 DEADLINE_S = 30
@@ -123,6 +131,62 @@ def test_mixed_calls_get_each_their_own_answer(serving, max_batch_size):
         np.testing.assert_array_equal(answer.outputs.probabilities, scores)
     [model] = agent.models.loaded
     assert model.statistics.totals.requests == 120
+
+
+def test_a_hanging_instance_leaves_the_model_to_the_others(start_agent, channel_to, manifest_folder):
+    facts = {"name": "Sticking", "side": SIDE, "output": "raw", "architecture": "sticking"}
+    (manifest_folder / "sticking.yml").write_text(MANIFEST.format(**facts))
+    options = ServingOptions(BatchingOptions(instances=2), SessionOptions(threads=1), predict_timeout_s=0.3)
+    agent = start_agent(serving=options, metrics_port=0)
+    client = Client(channel_to(agent.address))
+
+    def alive():
+        [loaded] = client.status().models
+        return loaded.instances_alive, loaded.instances
+
+    def ready():
+        return client.v2.ModelReady(v2.ModelReadyRequest(name="Sticking"), timeout=TIMEOUT_S).ready
+
+    assert infer(client, 1) == images(1).tobytes()
+    assert (alive(), ready()) == ((2, 2), True)
+    with pytest.raises(grpc.RpcError) as error:
+        infer(client, -1)
+    assert error.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert "the prediction under way has run for" in error.value.details()
+    wait_for(lambda: alive() == (1, 2))
+    [trouble] = client.status().troubles
+    assert re.fullmatch(
+        r"model Sticking: a prediction has run for .* s; instances that are alive: 1", trouble
+    )
+    assert [infer(client, value) for value in range(9)] == [images(value).tobytes() for value in range(9)]
+    assert (ready(), client.checked(), client.status().health) == (True, SERVING, "SERVING")
+    page = urlopen(agent.metrics_url).read().decode()
+    labels = 'device="cpu",framework="Fake",model="Sticking",version="1.0"'
+    assert f"inferometer_instances_alive{{{labels}}} 1.0" in page
+    assert f"inferometer_models_loaded{{{labels}}} 2.0" in page
+    assert "inferometer_predictions_hanging 1.0" in page
+    assert "inferometer_serving 1.0" in page
+
+    with pytest.raises(grpc.RpcError):
+        infer(client, -1)
+    wait_for(lambda: client.checked() == NOT_SERVING)
+    assert (alive(), ready(), client.status().health) == ((0, 2), False, "NOT_SERVING")
+    with pytest.raises(grpc.RpcError, match="the prediction under way has run for"):
+        infer(client, 1)
+    (manifest_folder / "go").touch()
+    wait_for(lambda: client.checked() == SERVING)
+    wait_for(lambda: (alive(), ready()) == ((2, 2), True))
+    assert infer(client, -1) == images(-1).tobytes()
+
+
+def infer(client, value):
+    """The bytes of the answer to an image of a value."""
+    tensor = v2.ModelInferRequest.InferInputTensor(name="data", datatype="FP32", shape=images(1).shape)
+    request = v2.ModelInferRequest(
+        model_name="Sticking", inputs=[tensor], raw_input_contents=[images(value).tobytes()]
+    )
+    [answer] = client.v2.ModelInfer(request, timeout=TIMEOUT_S).raw_output_contents
+    return answer
 
 
 def test_an_agent_that_stops_closes_every_instance(serving):

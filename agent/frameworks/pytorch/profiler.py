@@ -6,6 +6,7 @@ import importlib
 import itertools
 import os
 import re
+import threading
 import warnings
 from bisect import bisect_right
 from collections import Counter
@@ -30,6 +31,8 @@ from inferometer.manifests.errors import PredictionError
 
 # Kineto writes to stderr whenever it starts and stops.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+_KINETO = threading.Lock()
+"""Held while a profiler records: Kineto has one for the whole process, which a second one would crash."""
 _INDUCTOR_FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 _CPU = torch.autograd.DeviceType.CPU  # type: ignore[attr-defined]  # which torch's stubs do not export
 _MARK = "inferometer/"
@@ -81,8 +84,13 @@ class PyTorchProfiler(Profiler):
         self._hooks: list[Any] = []
 
     def start(self) -> None:
-        """Registers hooks that mark each module's calls, and starts Kineto; see ``Profiler``."""
+        """Registers hooks that mark each module's calls, and starts Kineto; see ``Profiler``.
+
+        Does nothing while another profiler of this process uses Kineto, which ``collect`` notes.
+        """
         self._windows = []
+        if not _KINETO.acquire(blocking=False):
+            return
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._gpu else [])]
         self._profile = profile(
             activities=activities, record_shapes=True, profile_memory=True, acc_events=False
@@ -95,15 +103,18 @@ class PyTorchProfiler(Profiler):
                 self._profile.start()
         except RuntimeError as error:
             self._profile = None
+            _KINETO.release()
             raise PredictionError(f"PyTorch's profiler cannot be started: {error}") from error
         self._add_hooks()
 
     def collect(self, recorder: SpanRecorder) -> None:
         """Stops Kineto and adds its records; see ``Profiler``."""
         if self._profile is None:
+            recorder.note("no layers of some batches: PyTorch profiles only one prediction at a time")
             return
         profiled, self._profile = self._profile, None
         profiled.stop()
+        _KINETO.release()
         self._remove_hooks()  # which would slow down predictions without a trace
         results = profiled.profiler.kineto_results if profiled.profiler else None
         events = list(results.events()) if results else []
@@ -124,6 +135,7 @@ class PyTorchProfiler(Profiler):
         if self._profile is not None:
             profiled, self._profile = self._profile, None
             profiled.stop()
+            _KINETO.release()
 
     def _remove_hooks(self) -> None:
         for hook in self._hooks:

@@ -133,6 +133,8 @@ class RegistryService:
                     waiting_requests=model.waiting,
                     busy_ns=model.busy_ns,
                     predicted_inputs=model.statistics.totals.inputs,
+                    instances=model.options.instances,
+                    instances_alive=model.alive,
                 )
                 for model in load.models
             ],
@@ -143,7 +145,14 @@ class RegistryService:
 
 
 def troubles(trouble: Trouble) -> list[str]:
-    """Returns the reasons why an agent is unhealthy, one per line."""
+    """Returns the reasons why an agent, or an instance of a model, is unhealthy, one per line."""
     lost = [f"{device} is lost: {message}" for device, message in trouble.lost_devices]
     hanging = [f"model {model}: a prediction has run for {ns / 1e9:.1f} s" for model, ns in trouble.hanging]
-    return lost + hanging
+    return [
+        *lost,
+        *hanging,
+        *(
+            f"model {model}: a prediction has run for {ns / 1e9:.1f} s; instances that are alive: {alive}"
+            for model, ns, alive in trouble.bearable
+        ),
+    ]

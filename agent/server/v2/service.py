@@ -398,7 +398,8 @@ class InferenceService:
             found = self._repository.find(request.name, request.version)
         except NOT_HERE:
             return pb.ModelReadyResponse(ready=False)
-        return pb.ModelReadyResponse(ready=self._is_ready() and self._repository.loaded(found) is not None)
+        loaded = self._repository.loaded(found)
+        return pb.ModelReadyResponse(ready=self._is_ready() and loaded is not None and loaded.alive > 0)
 
     def model_metadata(self, request: pb.ModelMetadataRequest, _: CallContext) -> pb.ModelMetadataResponse:
         """Describes a model's inputs and outputs; loads the model, because its outputs are unknown before."""

@@ -410,6 +410,8 @@ def ask_status(
                 "waiting_requests": model.waiting_requests,
                 "busy_s": model.busy_ns / 1e9,
                 "predicted_inputs": model.predicted_inputs,
+                "instances": model.instances or None,  # an earlier version tells neither
+                "instances_alive": model.instances_alive if model.instances else None,
             }
             for model in answer.models
         ],

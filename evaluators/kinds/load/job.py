@@ -218,6 +218,8 @@ def open_target(
         session, instances = replace(request.system.session, spare_cores=SPARE_CORES), request.instances
         if instances > 1 and session.threads is None:
             session = replace(session, threads=default_threads(SPARE_CORES, instances))
+        if request.pin:
+            session = session.pinned(instances)
         wanted = replace(request.system, session=session)
         model, dataset = resources.check_system(wanted), None
         if not request.synthetic:
@@ -284,7 +286,7 @@ def _warn(target: LoadTarget, inputs: LoadInputs, request: LoadRequest, notify: 
     d, threads = target.description, request.system.session.threads
     cores = d.environment.usable_cores
     given = threads is not None or d.threads is None or d.device.kind is not DeviceKind.CPU
-    if target.in_process and not given and cores > (d.threads or 0):
+    if target.in_process and not given and cores > (d.threads or 0) * request.instances:
         each = f" in each of {request.instances} instances" if request.instances > 1 else ""
         notify(
             f"threads per operator: {d.threads}{each}; one of {cores} cores is left for sending the queries, "

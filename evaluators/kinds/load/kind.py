@@ -92,6 +92,8 @@ def options_text(options: LoadOptions, *, bound: bool = False) -> Iterator[str]:
         yield f"which wait {options.max_queue_delay_ms:g} ms"
     if options.instances > 1:
         yield f"{options.instances} instances"
+    if options.further.get("pin"):
+        yield "pinned to cores"
     yield f"{options.warm_up_queries} queries to warm up"
 
 

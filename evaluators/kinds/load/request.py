@@ -45,7 +45,9 @@ _KEPT = {
     *("tracer_address", "trace_url", "server_statistics_hz", "metrics_url"),
 }
 """The options that evaluations store in fields of their own, or not at all."""
-INSTANCES = Range(1, 64)
+MOST_INSTANCES = 64
+INSTANCES = Range(1, MOST_INSTANCES)
+AUTO = "auto"
 _URL = re.compile(r"https?://[^\s/@,]+(/\S*)?", re.IGNORECASE)
 _LEAST_PROBES = 4
 _ROUNDING = 1 + 1e-9  # 4 × 0.3 is more than 1.2
@@ -54,6 +56,14 @@ _ROUNDING = 1 + 1e-9  # 4 × 0.3 is more than 1.2
 def _both(workload: float, probe: float) -> str:
     """Returns a text with the defaults for a workload and for a probe."""
     return f"{workload:g}, and {probe:g} for a probe of a search"
+
+
+def _number_or_auto(text: str) -> int | str:
+    """Returns a number of instances, or ``AUTO``, which a request replaces by a number."""
+    text = text.strip().lower()
+    if text == AUTO or text.isdecimal():
+        return text if text == AUTO else int(text)
+    raise ConfigurationError(f'instances is "{text}"; it must be a whole number or {AUTO}')
 
 
 def _scenario(name: str) -> Scenario:
@@ -149,7 +159,15 @@ class LoadRequest(ModelRequest):
         0.0, "How long the first query of a batch waits for others.", "MS", within=NOT_NEGATIVE
     )
     instances: int = declared(
-        1, "Instances of the model, which predict at the same time, in this process.", "N", within=INSTANCES
+        1,
+        "Instances of the model, which predict at the same time, in this process; auto: as many as the cores "
+        "allow with --threads or OMP_NUM_THREADS each, or with one thread.",
+        "N|auto",
+        within=INSTANCES,
+        made=_number_or_auto,
+    )
+    pin: bool = declared(
+        False, "Bind each instance to cores of its own, as many as it has threads, in this process."
     )
     include_preprocess: bool = declared(
         False, "Also preprocess under load; by default inputs are preprocessed before the run."
@@ -176,6 +194,13 @@ class LoadRequest(ModelRequest):
     )
 
     def __post_init__(self) -> None:
+        given: object = self.instances
+        if given == AUTO and not self.system.agents:
+            fitting = min(self.system.session.fitting_instances(), MOST_INSTANCES)
+            object.__setattr__(self, "instances", fitting)
+        for name in ("max_batch_size", "max_queue_delay_ms", "instances", "pin"):
+            if self.system.agents and getattr(self, name) != LoadRequest.__dataclass_fields__[name].default:
+                raise ConfigurationError(f"{name} applies only to a model in this process; leave it out")
         check_options(self)
         check_number("seed", self.seed, SEED)
         if self.synthetic and (self.dataset.path or self.dataset.name):
@@ -191,9 +216,6 @@ class LoadRequest(ModelRequest):
             raise ConfigurationError(
                 f"{len(self.system.agents)} agents are named, but a load needs exactly one; name one, or any"
             )
-        for name, unused in (("max_batch_size", 1), ("max_queue_delay_ms", 0), ("instances", 1)):
-            if self.system.agents and getattr(self, name) != unused:
-                raise ConfigurationError(f"{name} applies only to a model in this process; leave it out")
 
     @property
     def traced_share(self) -> float:

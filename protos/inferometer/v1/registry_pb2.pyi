@@ -303,6 +303,8 @@ class LoadedModel(_message.Message):
     WAITING_REQUESTS_FIELD_NUMBER: _builtins.int
     BUSY_NS_FIELD_NUMBER: _builtins.int
     PREDICTED_INPUTS_FIELD_NUMBER: _builtins.int
+    INSTANCES_FIELD_NUMBER: _builtins.int
+    INSTANCES_ALIVE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     version: _builtins.str
     framework_name: _builtins.str
@@ -314,6 +316,9 @@ class LoadedModel(_message.Message):
     """How long the prediction under way has run; 0 while there is none."""
     predicted_inputs: _builtins.int
     """Inputs predicted in its queue since it was loaded."""
+    instances: _builtins.int
+    """Its instances, and those of them that can predict."""
+    instances_alive: _builtins.int
     def __init__(
         self,
         *,
@@ -324,10 +329,12 @@ class LoadedModel(_message.Message):
         waiting_requests: _builtins.int = ...,
         busy_ns: _builtins.int = ...,
         predicted_inputs: _builtins.int = ...,
+        instances: _builtins.int = ...,
+        instances_alive: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy_ns", b"busy_ns", "device", b"device", "framework_name", b"framework_name", "name", b"name", "predicted_inputs", b"predicted_inputs", "version", b"version", "waiting_requests", b"waiting_requests"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy_ns", b"busy_ns", "device", b"device", "framework_name", b"framework_name", "instances", b"instances", "instances_alive", b"instances_alive", "name", b"name", "predicted_inputs", b"predicted_inputs", "version", b"version", "waiting_requests", b"waiting_requests"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -8,7 +8,8 @@ import psutil
 import pytest
 
 from inferometer.agent.hardware import environment
-from inferometer.agent.hardware.environment import default_threads, usable_physical_cores
+from inferometer.agent.hardware.environment import default_threads, pinned_processors, usable_physical_cores
+from inferometer.manifests.errors import ConfigurationError
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "sched_getaffinity"), reason="this system has no processor affinity"
@@ -49,6 +50,34 @@ def test_a_system_that_tells_no_siblings_has_no_more_cores_than_may_be_used(mach
     assert usable_physical_cores(machine({}, {4, 5})) == 2
     monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: None)
     assert usable_physical_cores(machine({}, {4, 5})) == 2
+
+
+@pytest.mark.parametrize(
+    ("usable", "instances", "threads", "places"),
+    [
+        ({0, 1, 2, 3}, 2, 1, ((0,), (1,))),
+        ({0, 1, 2, 3}, 1, 2, ((0, 1),)),
+        ({0, 1, 2, 3}, 2, 2, ((0, 1), (2, 3))),
+        ({1, 3, 2}, 2, 1, ((1,), (2,))),  # 3 is the second one of the core of 1
+        ({5}, 1, 1, ((5,),)),
+    ],
+)
+def test_instances_get_cores_of_their_own(machine, usable, instances, threads, places):
+    two_cores = {0: "0,2", 1: "1,3", 2: "0,2", 3: "1,3"}
+    assert pinned_processors(instances, threads, machine(two_cores, usable)) == places
+
+
+@pytest.mark.parametrize(("instances", "threads"), [(3, 1), (1, 3), (2, 2)])
+def test_instances_with_more_threads_than_cores_are_refused(machine, instances, threads):
+    line = f"pin: instances times threads are {instances} × {threads} = .*, but only 2 cores may be used"
+    with pytest.raises(ConfigurationError, match=line):
+        pinned_processors(instances, threads, machine({}, {0, 7}))
+
+
+def test_a_system_without_affinity_binds_nothing(monkeypatch):
+    monkeypatch.delattr(os, "sched_setaffinity")
+    with pytest.raises(ConfigurationError, match="pin requires Linux"):
+        pinned_processors(1, 1)
 
 
 def test_the_default_is_a_thread_for_each_core(monkeypatch):

@@ -126,10 +126,27 @@ def test_a_process_that_dies_loses_its_batch_and_starts_again(
         InstanceLostError, match=r"instance of model Echo .* was ended by SIGKILL .*try again$"
     )
     with monkeypatch.context() as patch, lost:
-        patch.delattr(process_predictor, "start_child")  # no process predicts it again
+        patch.setattr(process_predictor, "start_child", no_child)  # no process predicts it again
         predicted(instance, 5)
     assert process_of(instance) not in (before, os.getpid())
     assert predicted(instance, 9)["data"].tolist() == [[9]]
+
+
+def no_child(*_: object) -> ChildProcess:
+    raise InstanceLostError("there is none")
+
+
+def test_a_process_that_dies_while_it_is_idle_starts_again_at_once(instance: Predictor) -> None:
+    before = process_of(instance)
+    assert isinstance(instance, ProcessPredictor)
+    assert instance.is_alive
+    with instance.turn():  # the other thread waits
+        os.kill(before, signal.SIGKILL)
+        wait_until(lambda: not instance.is_alive)
+    wait_until(lambda: instance.is_alive)
+    [child] = instance._children
+    assert child.process.pid != before
+    assert process_of(instance) == child.process.pid
 
 
 @pytest.mark.parametrize("is_noticed", [True, False])
@@ -137,7 +154,7 @@ def test_a_process_that_dies_while_it_is_idle_loses_nothing(instance: Predictor,
     before = process_of(instance)
     if is_noticed:
         os.kill(before, signal.SIGKILL)
-        wait_until(lambda: psutil.Process(before).status() == psutil.STATUS_ZOMBIE)
+        wait_until(lambda: not psutil.pid_exists(before) or psutil.Process(before).status() == "zombie")
     else:  # it gets the message, but does not read it any more
         os.kill(before, signal.SIGSTOP)
         threading.Timer(0.1, os.kill, (before, signal.SIGKILL)).start()
@@ -179,9 +196,10 @@ def test_the_process_frees_the_memory_of_a_parent_that_was_killed(left: Callable
     predicted(instance, 2)
     assert isinstance(instance, ProcessPredictor)
     [child] = instance._children
-    child.connection.close()  # as the parent's end does
-    child.join(30)
-    assert left() == before
+    with instance.turn():  # it does not start again meanwhile
+        child.connection.close()  # as the parent's end does
+        child.join(30)
+        assert left() == before
     assert predicted(instance, 9)["data"].tolist() == [[9]]
     instance.close()
     assert left() == before

@@ -37,6 +37,9 @@ class FakeSession:
     A batch with a 13 fails, one with a 66 crashes. While ``held``, a prediction waits.
     """
 
+    processors = ()
+    is_alive = True
+
     def __init__(self, name: str = "Double", *, dynamic: bool = False) -> None:
         parameters = SimpleNamespace(input_layer=LAYER)
         manifest = SimpleNamespace(
@@ -78,7 +81,7 @@ class FakeSession:
             raise PredictionError(f"the framework failed on {len(batch)}")
         return Inferred(self.answer(batch), self.predict_ns)
 
-    def open_another(self) -> FakeSession:
+    def open_another(self, number: int) -> FakeSession:
         return FakeSession()
 
     def close(self) -> None:

@@ -31,7 +31,8 @@ class Fleet:
             **({"clock": clock} if clock else {}),
         )
 
-    def open(self):
+    def open(self, number):
+        assert number == len(self.sessions)
         self.sessions.append(FakeSession())
         return self.sessions[-1]
 
@@ -120,7 +121,7 @@ def test_closing_answers_what_waits_and_closes_every_instance(make):
     assert [caller.numbers for caller in callers] == [[2 * value] for value in range(5)]
 
 
-def test_the_time_of_the_longest_prediction_counts(make):
+def test_a_request_waits_for_an_instance_that_does_not_hang(make):
     clock = Clock()
     fleet = make(2, clock, timeout_ns=100)
     fleet.hold()
@@ -133,11 +134,44 @@ def test_the_time_of_the_longest_prediction_counts(make):
 
     assert fleet.model.busy_ns == 90
     clock.now_ns += 20
+    assert isinstance(first.done().error, HungError)
+    third = Caller(fleet.model, 3)
+    wait_for(lambda: fleet.model.waiting == 1)
+    alive = next(each for each in fleet.sessions if each.batches == [[[2, 2]]])
+    alive.go.set()
+    assert (second.numbers, third.numbers) == ([4], [6])
+
+    alive.hold()
+    fourth = Caller(fleet.model, 4)
+    wait_for(lambda: len(fleet.begun) == 4)
+    fifth = Caller(fleet.model, 5)
+    wait_for(lambda: fleet.model.waiting == 1)
+    clock.now_ns += 101
+    assert isinstance(fourth.done().error, HungError)
+    assert isinstance(fifth.done().error, HungError)
     with pytest.raises(HungError):
-        fleet.model.infer({LAYER: rows(3)})
+        fleet.model.infer({LAYER: rows(6)})
     fleet.go()
-    for caller in (first, second):
-        caller.done()
+
+
+def test_an_instance_that_waits_for_a_hanging_stream_takes_no_further_request(make, monkeypatch):
+    monkeypatch.setattr("inferometer.agent.serving.batch_worker._RETRY_S", 0.001)
+    fleet = make(2)
+    hung, recovering = fleet.sessions[0], threading.Event()
+
+    def fail(*_):
+        recovering.set()
+        raise HungError("the prediction under way has run for 5 s")
+
+    hung.answer = hung.recover = fail
+    callers = []
+    while not recovering.is_set():
+        callers.append(Caller(fleet.model, 1).done())
+    assert [isinstance(each.error, HungError) for each in callers] == [False] * (len(callers) - 1) + [True]
+    begun = len(hung.batches)
+    assert [Caller(fleet.model, value).numbers for value in range(12)] == [[2 * n] for n in range(12)]
+    assert len(hung.batches) == begun == 1
+    hung.recover = lambda: None
 
 
 def test_a_batch_that_fails_leaves_the_other_instances_alone(make):
@@ -193,7 +227,7 @@ def test_an_instance_that_cannot_be_opened_closes_the_others():
     sessions = [FakeSession() for _ in range(3)]
     others = iter(sessions[1:])
 
-    def open_instance():
+    def open_instance(_):
         for each in others:
             return each
         raise ArtifactError("the file is gone")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from inferometer.agent.serving.prediction_watch import PredictionWatch
@@ -64,21 +65,46 @@ def test_it_serves_again_only_when_nothing_hangs_any_more() -> None:
     clock.now_ns = 2 * SECOND
     watch.check()
     watch.end(0, "A", 0, 1)
-    assert fitness == [False, False]
+    assert fitness == [False]
     watch.end(1, "B", 0, 1)
-    assert fitness == [False, False, True]
+    assert fitness == [False, True]
 
 
-class EndsWhenItIsLookedAt(dict[int, tuple[str, int]]):
+def test_it_serves_as_long_as_an_instance_is_alive() -> None:
+    clock, fitness, alive = Clock(), [], {"A": 1}
+    watch = PredictionWatch(1, on_fitness=fitness.append, clock=clock, alive_of=lambda model: alive[model])
+    predictor: Any = SimpleNamespace(hangs=False)
+    number, _ = watch.begin("A", predictor)
+    clock.now_ns = SECOND
+    watch.check()
+    assert not predictor.hangs
+    clock.now_ns = 2 * SECOND
+    watch.check()
+    assert predictor.hangs
+    assert (fitness, bool(watch.trouble)) == ([], False)
+    assert watch.trouble.bearable == (("A", 2 * SECOND, 1),)
+
+    alive["A"] = 0  # the process of the other one ends
+    watch.check()
+    assert (fitness, watch.trouble.hanging) == ([False], (("A", 2 * SECOND),))
+    alive["A"] = 1  # and starts again
+    watch.check()
+    assert (fitness, watch.trouble.hanging) == ([False, True], ())
+    watch.end(number, "A", 0, 1)
+    assert not predictor.hangs
+    assert (fitness, watch.trouble.bearable) == ([False, True], ())
+
+
+class EndsWhenItIsLookedAt(dict[int, tuple[str, int, None]]):
     """The predictions under way, of which each ends as soon as somebody has looked at them all."""
 
-    def __init__(self, watch: PredictionWatch, under_way: dict[int, tuple[str, int]]) -> None:
+    def __init__(self, watch: PredictionWatch, under_way: dict[int, tuple[str, int, None]]) -> None:
         super().__init__(under_way)
         self._watch = watch
 
     def items(self) -> Any:
         seen = list(super().items())
-        for number, (model, began_ns) in seen:
+        for number, (model, began_ns, _) in seen:
             self._watch.end(number, model, began_ns, 1)
         return seen
 

@@ -79,7 +79,7 @@ def test_the_memory_of_every_instance_counts(
             super().__init__("Tiny")
             made.append(self)
 
-        def open_another(self) -> FakeSession:
+        def open_another(self, number: int) -> FakeSession:
             return Measured()
 
     monkeypatch.setattr(
