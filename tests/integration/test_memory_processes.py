@@ -14,15 +14,17 @@ import numpy as np
 import pytest
 
 import inferometer
-from inferometer.agent.inference.stages import BatchResult, InputFailure, Stage, StageTimes
+from inferometer.agent.hardware.environment import CPU
+from inferometer.agent.inference.stages import BatchResult, InputFailure, Stage, StageTimes, SystemDescription
 from inferometer.agent.preprocessing.inputs import Tensors
+from inferometer.evaluators.datasets.arrays import synthetic_arrays
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.jobs.job import JobCallbacks, JobStart
 from inferometer.evaluators.kinds.memory.job import memory_job
 from inferometer.evaluators.kinds.memory.kind import MemoryKind, MemoryReport
 from inferometer.evaluators.kinds.memory.measurement import MIB, MemoryMeasurement, MemoryRequest
 from inferometer.manifests.errors import ArtifactError, EvaluationInterrupted, InferometerError
-from tests.reports.conftest import on_cpu
+from tests.reports.conftest import describe, on_cpu
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux alone has it")
 _KEPT: list[Any] = []
@@ -38,6 +40,7 @@ class Known:
     each_mib: float = 4.0
     fails: Callable[[int], str | None] = lambda _: None
     model_mib: int = 80
+    system: SystemDescription = on_cpu().system
     catalog: None = None
 
     @property
@@ -45,7 +48,7 @@ class Known:
         return SimpleNamespace(find=lambda _: SimpleNamespace(load=lambda: _keep(40)))
 
     def find_model(self, request: object) -> Any:
-        return on_cpu().system.manifest
+        return self.system.manifest
 
     def open_loadable(self, request: object, *, notify: object) -> Any:
         _keep(self.model_mib)
@@ -53,13 +56,12 @@ class Known:
 
 
 class KnownSystem:
-    description = replace(on_cpu().system, agent="local")
-
     def __init__(self, resources: Known) -> None:
         self._resources = resources
+        self.description = replace(resources.system, agent="local")
 
     def predict_tensor(self, batch: Tensors) -> BatchResult:
-        [array] = batch.values()
+        array = next(iter(batch.values()))
         failure = self._resources.fails(len(array))
         np.ones(int(len(array) * self._resources.each_mib * MIB), np.uint8)  # is freed again
         failures = (InputFailure("0", Stage.PREDICT, failure),) if failure else ()
@@ -123,6 +125,19 @@ def test_known_sizes_are_found_and_the_largest_batch_is_estimated_and_tried() ->
     expected = second["data_mib"] + 4 * (capacity["largest_batch"] - 24)
     assert expected == pytest.approx(limit_mib, rel=0.02)
     assert len(started) == 1
+
+
+def test_the_peak_of_a_batch_leaves_out_the_drawing_of_its_inputs() -> None:
+    """All 64 images are drawn, and one is left of them; the batch itself takes 1 MiB."""
+    images = describe("ResNet18", "1.0", "PyTorch", "2.13.0", CPU, 224)
+    known = Known(each_mib=1, fails=_no_failure, system=images)
+
+    found = measured(known, batch_sizes=(1,), memory_limit_mib=900, tries=0)
+
+    [row] = MemoryReport().rows([found])
+    [drawn] = synthetic_arrays(images.manifest.tensors, 0).values()
+    assert drawn.nbytes > 30 * MIB
+    assert 0.9 <= cast("float", row["batch_mib"]) <= 5
 
 
 def test_sizes_are_chosen_up_to_nearly_the_limit() -> None:
