@@ -1,4 +1,4 @@
-"""The C library's allocator: whether it keeps freed memory, which can change a latency severalfold."""
+"""The policies of the allocators of memory, which can change latency and memory severalfold."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ class Allocator(str, Enum):
     and the next one is paged in anew; whether smaller blocks are kept depends on what was freed before."""
     KEEP = "keep"
     """Freed blocks of less than 2 GiB stay in the process."""
+    EXACT = "exact"
+    """The C library's default. ONNX Runtime's arena on the CPU takes blocks of the size that is requested,
+    instead of sizes that double, and none in advance for a whole prediction."""
 
 
 def use_allocator(policy: Allocator) -> None:
@@ -36,13 +39,13 @@ def use_allocator(policy: Allocator) -> None:
     """
     if policy is Allocator.KEEP:
         _keep_memory()
-        os.environ[VARIABLE] = policy.value
-        return
-    if _keep_memory.cache_info().currsize:
+    elif _keep_memory.cache_info().currsize:
         raise ConfigurationError(
-            "allocator is default, but this process already keeps its memory; use another process"
+            f"allocator is {policy.value}, but this process already keeps its memory; use another process"
         )
-    os.environ.pop(VARIABLE, None)
+    os.environ[VARIABLE] = policy.value
+    if policy is Allocator.DEFAULT:
+        del os.environ[VARIABLE]
 
 
 @cache
@@ -61,12 +64,12 @@ def use_allocator_of_environment() -> None:
         try:
             policy = Allocator(name.lower())
         except ValueError as error:
-            known = " or ".join(each.value for each in Allocator)
+            known = ", ".join(each.value for each in Allocator)
             raise ConfigurationError(f'{VARIABLE} is "{name}"; allowed: {known}') from error
         use_allocator(policy)
 
 
 def allocator_in_use() -> Allocator:
     """Returns this process's policy; its commands and functions first apply the environment's policy."""
-    kept = os.environ.get(VARIABLE, "").lower() == Allocator.KEEP.value
-    return Allocator.KEEP if kept else Allocator.DEFAULT
+    name = os.environ.get(VARIABLE, "").lower()
+    return next((each for each in Allocator if each.value == name), Allocator.DEFAULT)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import inferometer
+from inferometer.agent.hardware.allocator import VARIABLE
 from inferometer.agent.hardware.environment import CPU
 from inferometer.agent.inference.stages import BatchResult, InputFailure, Stage, StageTimes, SystemDescription
 from inferometer.agent.preprocessing.inputs import Tensors
@@ -246,6 +247,21 @@ def test_a_model_of_each_framework_is_measured(
     assert found.measurement.capacity(0)["estimated_batch"] is None  # of one size
     assert all(cast("float", row[key]) > 0 for key in ("framework_mib", "model_mib", "data_mib"))
     assert cast("float", row["batch_mib"]) > 1024 * 8 * 8 * 4 / MIB  # the inputs alone
+
+
+def test_the_exact_allocator_of_onnx_runtime_takes_less(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AGENT_DATA_DIR", str(tmp_path))
+    system: Any = {"framework": "ONNXRuntime", "publish": False}
+    rows: list[Any] = []
+    for policy in ("default", "exact"):
+        monkeypatch.setenv(VARIABLE, policy)
+        found = inferometer.measure("memory", **system, batch_sizes=(4096,), predictions=2, tries=0)
+        rows += MemoryReport().rows([found])
+
+    assert [row["allocator"] for row in rows] == ["default", "exact"]
+    assert rows[1]["data_mib"] - rows[1]["model_mib"] < 0.8 * (rows[0]["data_mib"] - rows[0]["model_mib"])
 
 
 @pytest.mark.slow

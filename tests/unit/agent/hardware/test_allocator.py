@@ -56,22 +56,26 @@ def test_the_environment_tells_the_policy(monkeypatch: pytest.MonkeyPatch) -> No
     use_allocator_of_environment()
     assert allocator_in_use() is Allocator.DEFAULT
     assert read_environment({}).settings == {"memory allocator": "default"}
-    monkeypatch.setenv(VARIABLE, "keep")
-    assert read_environment({}).settings == {"memory allocator": "keep"}
+    for policy in ("exact", "keep"):
+        monkeypatch.setenv(VARIABLE, policy)
+        assert read_environment({}).settings == {"memory allocator": policy}
     monkeypatch.setenv(VARIABLE, "hoard")
-    with pytest.raises(ConfigurationError, match='AGENT_ALLOCATOR is "hoard"; allowed: default or keep'):
+    with pytest.raises(ConfigurationError, match='AGENT_ALLOCATOR is "hoard"; allowed: default, keep, exact'):
         use_allocator_of_environment()
 
 
-def test_a_process_that_keeps_its_memory_cannot_go_back() -> None:
-    code = "use_allocator(Allocator.KEEP); use_allocator(Allocator.DEFAULT)"
+@pytest.mark.parametrize("other", ["DEFAULT", "EXACT"])
+def test_a_process_that_keeps_its_memory_cannot_go_back(other: str) -> None:
+    code = f"use_allocator(Allocator.KEEP); use_allocator(Allocator.{other})"
     found = subprocess.run(
         [sys.executable, "-c", FAULTS.format(code)], capture_output=True, check=False, text=True
     )
     assert "already keeps its memory; use another process" in found.stderr
 
 
-def test_an_option_of_default_precedes_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_option_precedes_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "keep")
+    use_allocator(Allocator.EXACT)
+    assert os.environ[VARIABLE] == "exact"
     use_allocator(Allocator.DEFAULT)
     assert VARIABLE not in os.environ
