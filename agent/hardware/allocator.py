@@ -27,35 +27,44 @@ class Allocator(str, Enum):
     KEEP = "keep"
     """Freed blocks of less than 2 GiB stay in the process."""
     EXACT = "exact"
-    """The C library's default. ONNX Runtime's arena on the CPU takes blocks of the size that is requested,
-    instead of sizes that double, and none in advance for a whole prediction."""
+    """Freed blocks of 1 MiB and more go back to the system at once. ONNX Runtime's arena on the CPU takes
+    blocks of the size that is requested, instead of sizes that double, and none for a whole prediction."""
+
+
+_PARAMETERS = {
+    Allocator.KEEP: {_MMAP_THRESHOLD: _MOST, _TRIM_THRESHOLD: _MOST},
+    Allocator.EXACT: {_MMAP_THRESHOLD: 1 << 20},
+}
+"""What each policy sets in glibc, after which glibc no longer adapts the thresholds itself."""
 
 
 def use_allocator(policy: Allocator) -> None:
-    """Sets the policy of this process and of the processes that it starts. ``KEEP`` cannot be undone.
+    """Sets the policy of this process and of the processes that it starts; only the default can be replaced.
 
     Raises:
-        ConfigurationError: The C library lacks the policy, or the process already keeps its memory.
+        ConfigurationError: The C library lacks the policy, or the process already has another one.
     """
-    if policy is Allocator.KEEP:
-        _keep_memory()
-    elif _keep_memory.cache_info().currsize:
+    if _configure.cache_info().currsize and (used := allocator_in_use()) is not policy:
         raise ConfigurationError(
-            f"allocator is {policy.value}, but this process already keeps its memory; use another process"
+            f"allocator is {policy.value}, but this process already has {used.value}; use another process"
         )
-    os.environ[VARIABLE] = policy.value
     if policy is Allocator.DEFAULT:
-        del os.environ[VARIABLE]
+        os.environ.pop(VARIABLE, None)
+        return
+    _configure(policy)
+    os.environ[VARIABLE] = policy.value
 
 
 @cache
-def _keep_memory() -> None:
+def _configure(policy: Allocator) -> None:
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError) as error:
-        raise ConfigurationError("allocator keep requires glibc, which is not the C library here") from error
-    if not (mallopt(_MMAP_THRESHOLD, _MOST) and mallopt(_TRIM_THRESHOLD, _MOST)):
-        raise ConfigurationError("the C library refuses allocator keep; leave it out")
+        raise ConfigurationError(
+            f"allocator {policy.value} requires glibc, which is not the C library here"
+        ) from error
+    if not all(mallopt(parameter, value) for parameter, value in _PARAMETERS[policy].items()):
+        raise ConfigurationError(f"the C library refuses allocator {policy.value}; leave it out")
 
 
 def use_allocator_of_environment() -> None:

@@ -345,8 +345,8 @@ def allocator_option(whose: str = "") -> Callable[[Any], Any]:
         default=Allocator.DEFAULT.value,
         envvar=VARIABLE,
         show_envvar=True,
-        help="Memory of the process: the libraries' default, keep what is freed, or exact: only as much as "
-        f"ONNX Runtime requests.{whose}",
+        help="Memory of the process: the libraries' default; keep what is freed; or exact, which takes only "
+        f"what is in use.{whose}",
     )
 
 
