@@ -1,4 +1,4 @@
-"""The C library's allocator: whether it keeps freed memory, which can change a latency severalfold."""
+"""The policies of the allocators of memory, which can change latency and memory severalfold."""
 
 from __future__ import annotations
 
@@ -26,33 +26,45 @@ class Allocator(str, Enum):
     and the next one is paged in anew; whether smaller blocks are kept depends on what was freed before."""
     KEEP = "keep"
     """Freed blocks of less than 2 GiB stay in the process."""
+    EXACT = "exact"
+    """Freed blocks of 1 MiB and more go back to the system at once. ONNX Runtime's arena on the CPU takes
+    blocks of the size that is requested, instead of sizes that double, and none for a whole prediction."""
+
+
+_PARAMETERS = {
+    Allocator.KEEP: {_MMAP_THRESHOLD: _MOST, _TRIM_THRESHOLD: _MOST},
+    Allocator.EXACT: {_MMAP_THRESHOLD: 1 << 20},
+}
+"""What each policy sets in glibc, after which glibc no longer adapts the thresholds itself."""
 
 
 def use_allocator(policy: Allocator) -> None:
-    """Sets the policy of this process and of the processes that it starts. ``KEEP`` cannot be undone.
+    """Sets the policy of this process and of the processes that it starts; only the default can be replaced.
 
     Raises:
-        ConfigurationError: The C library lacks the policy, or the process already keeps its memory.
+        ConfigurationError: The C library lacks the policy, or the process already has another one.
     """
-    if policy is Allocator.KEEP:
-        _keep_memory()
-        os.environ[VARIABLE] = policy.value
-        return
-    if _keep_memory.cache_info().currsize:
+    if _configure.cache_info().currsize and (used := allocator_in_use()) is not policy:
         raise ConfigurationError(
-            "allocator is default, but this process already keeps its memory; use another process"
+            f"allocator is {policy.value}, but this process already has {used.value}; use another process"
         )
-    os.environ.pop(VARIABLE, None)
+    if policy is Allocator.DEFAULT:
+        os.environ.pop(VARIABLE, None)
+        return
+    _configure(policy)
+    os.environ[VARIABLE] = policy.value
 
 
 @cache
-def _keep_memory() -> None:
+def _configure(policy: Allocator) -> None:
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError) as error:
-        raise ConfigurationError("allocator keep requires glibc, which is not the C library here") from error
-    if not (mallopt(_MMAP_THRESHOLD, _MOST) and mallopt(_TRIM_THRESHOLD, _MOST)):
-        raise ConfigurationError("the C library refuses allocator keep; leave it out")
+        raise ConfigurationError(
+            f"allocator {policy.value} requires glibc, which is not the C library here"
+        ) from error
+    if not all(mallopt(parameter, value) for parameter, value in _PARAMETERS[policy].items()):
+        raise ConfigurationError(f"the C library refuses allocator {policy.value}; leave it out")
 
 
 def use_allocator_of_environment() -> None:
@@ -61,12 +73,12 @@ def use_allocator_of_environment() -> None:
         try:
             policy = Allocator(name.lower())
         except ValueError as error:
-            known = " or ".join(each.value for each in Allocator)
+            known = ", ".join(each.value for each in Allocator)
             raise ConfigurationError(f'{VARIABLE} is "{name}"; allowed: {known}') from error
         use_allocator(policy)
 
 
 def allocator_in_use() -> Allocator:
     """Returns this process's policy; its commands and functions first apply the environment's policy."""
-    kept = os.environ.get(VARIABLE, "").lower() == Allocator.KEEP.value
-    return Allocator.KEEP if kept else Allocator.DEFAULT
+    name = os.environ.get(VARIABLE, "").lower()
+    return next((each for each in Allocator if each.value == name), Allocator.DEFAULT)

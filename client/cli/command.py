@@ -345,7 +345,8 @@ def allocator_option(whose: str = "") -> Callable[[Any], Any]:
         default=Allocator.DEFAULT.value,
         envvar=VARIABLE,
         show_envvar=True,
-        help=f"Whether freed memory stays in the process: keep, or the C library's default.{whose}",
+        help="Memory of the process: the libraries' default; keep what is freed; or exact, which takes only "
+        f"what is in use.{whose}",
     )
 
 

@@ -113,8 +113,9 @@ def notes_on_repeating(evaluation: Evaluation) -> Iterator[str]:
 
 def allocator_words(system: SystemDescription) -> Iterator[str]:
     """Yields the option for the memory allocator's policy, if it is not the default."""
-    if system.environment.settings.get(SETTING) == Allocator.KEEP.value:
-        yield f"--allocator={Allocator.KEEP.value}"
+    policy = system.environment.settings.get(SETTING, Allocator.DEFAULT.value)
+    if policy != Allocator.DEFAULT.value:
+        yield f"--allocator={policy}"
 
 
 def are_short(ids: Sequence[str]) -> bool:

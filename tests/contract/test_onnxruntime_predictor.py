@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tiny_models import save_onnx
 
 from inferometer.agent.artifacts.files import Artifacts
+from inferometer.agent.hardware.allocator import VARIABLE
 from inferometer.agent.hardware.environment import Device, DeviceKind
 from inferometer.manifests.errors import ArtifactError, DeviceError, PredictionError
 
@@ -37,6 +38,15 @@ def test_a_graph_of_a_fixed_batch_size_refuses_another_in_one_line(open_predicto
     assert "\n" not in str(caught.value)
     np.testing.assert_array_equal(predictor.predict({"data": images[:1]})["out"], np.maximum(images[:1], 0))
     assert capfd.readouterr() == ("", "")
+
+
+def test_sessions_of_the_exact_allocator_give_the_same(open_predictor, images, monkeypatch):
+    default = open_predictor("ONNXRuntime").predict({"data": images})
+    monkeypatch.setenv(VARIABLE, "exact")
+    for size in (64, 3):  # the second session has the arena of the first
+        exact = open_predictor("ONNXRuntime").predict({"data": images[:size]})
+        for name, output in default.items():
+            np.testing.assert_allclose(exact[name], output[:size], rtol=1e-5, atol=1e-6)
 
 
 def test_several_outputs_have_the_graphs_names_and_order(open_predictor, tmp_path, images):

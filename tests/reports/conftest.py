@@ -65,13 +65,15 @@ MACHINE = Environment(
 )
 
 
-def describe(name: str, version: str, framework: str, installed: str, device: Device) -> SystemDescription:
+def describe(
+    name: str, version: str, framework: str, installed: str, device: Device, size: int = 8
+) -> SystemDescription:
     manifest = parse_manifest(
         {
             "name": name,
             "version": version,
             "framework": {"name": framework, "version": ">=1"},
-            "inputs": [{"type": "image", "parameters": {"dimensions": [3, 8, 8]}}],
+            "inputs": [{"type": "image", "parameters": {"dimensions": [3, size, size]}}],
             "output": {"type": "classification"},
             "model": {"graph_path": "model.onnx"},
         },

@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import onnxruntime as onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
+from inferometer.agent.hardware.allocator import Allocator, allocator_in_use
 from inferometer.agent.hardware.environment import Device, FrameworkDetails, cuda_library_versions, on_or_off
 from inferometer.manifests.errors import one_line
 
@@ -61,6 +63,10 @@ def open_session(
     settings.log_severity_level = _FATAL
     settings.intra_op_num_threads = threads
     settings.inter_op_num_threads = 1  # its default mode runs one operator after the other
+    if allocator_in_use() is Allocator.EXACT:
+        _share_exact_arena()
+        settings.add_session_config_entry("session.use_env_allocators", "1")
+        settings.enable_mem_pattern = False  # which takes a block for a whole run, beside those of the first
     if profile_prefix is not None:
         settings.enable_profiling = True
         settings.profile_file_prefix = str(profile_prefix)
@@ -76,6 +82,17 @@ def open_session(
         return onnxruntime.InferenceSession(
             graph, settings, providers=[provider], enable_fallback=0, disabled_optimizers=list(left_out)
         )
+
+
+@cache
+def _share_exact_arena() -> None:
+    """Creates an arena on the CPU, once, that grows by what is requested; sessions choose to share it."""
+    where = onnxruntime.OrtMemoryInfo(
+        "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
+    )
+    most, as_requested, first, dead = 0, 1, -1, -1  # no limit; kSameAsRequested; the defaults of the others
+    arena = onnxruntime.OrtArenaCfg(most, as_requested, first, dead)
+    onnxruntime.create_and_register_allocator(where, arena)
 
 
 def gpu_count() -> int:

@@ -49,6 +49,7 @@ class MemoryReport(Report[MemoryMeasurement]):
         *(Column(key, f"{name} (MiB)", 1, detail) for key, (name, detail, _) in _FIGURES.items()),
         Column("limit_mib", "limit (MiB)", decimals=1),
         Column("estimated_batch", "estimated batch"),
+        Column("model_error_percent", "model error (%)", 1, 1),
         Column("largest_batch", "largest batch"),
         Column("error_percent", "error (%)", decimals=2),
         Column("allocator", "allocator", detail=1),
@@ -70,7 +71,7 @@ class MemoryReport(Report[MemoryMeasurement]):
                     **{key: None if failed else of(readings) / MIB for key, (*_, of) in _FIGURES.items()},
                     "limit_mib": measured.limit_bytes / MIB,
                     **measured.capacity(point["sequence_length"]),
-                    "allocator": "keep" if any(allocator_words(evaluation.system)) else "default",
+                    "allocator": "".join(allocator_words(evaluation.system)).partition("=")[2] or "default",
                     "failure": point["failure"] or None,
                 }
 
@@ -132,10 +133,12 @@ class MemoryKind(Kind[MemoryMeasurement]):
         measured = evaluation.measurement
         yield "limit", f"{measured.limit_bytes / MIB:,.0f} MiB of data"
         for length in measured.lengths:
-            estimated, largest, error = measured.capacity(length).values()
+            estimated, changed, largest, error = measured.capacity(length).values()
+            model = "" if changed is None else f" ({changed:+.1f} % without the largest size)"
             off = "" if error is None else f", {error:+.1f} % off"
-            known = ("not known" if each is None else each for each in (largest, estimated))
-            yield f"largest batch{f' at {length}' * bool(length)}", "{}; estimated {}{}".format(*known, off)
+            known = ["not known" if each is None else each for each in (largest, estimated)]
+            words = f"{known[0]}; estimated {known[1]}{model}{off}"
+            yield f"largest batch{f' at {length}' * bool(length)}", words
 
     def facts(self, evaluation: MemoryEvaluation, timed: MemoryEvaluation) -> Iterator[tuple[str, Any]]:
         yield from self.summary(evaluation)

@@ -134,24 +134,29 @@ class MemoryMeasurement:
         """The sequence lengths, in order."""
         return list(dict.fromkeys(each["sequence_length"] for each in self.points))
 
-    def line(self, length: int) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    def line(self, length: int, left_out: int = 0) -> tuple[tuple[int, int], tuple[int, int]] | None:
         """Returns two batch sizes, each with its data in bytes, whose line estimates the largest batch.
 
         They are the largest measured size and the next smaller one that takes less, because small batches
         reuse memory from loading, and allocators take memory in blocks. None if there are no two.
+
+        Args:
+            length: The sequence length.
+            left_out: The number of the largest measured sizes to leave out.
         """
         measured = {
             each["batch_size"]: data_bytes(each["readings"]["batch"])
             for each in self.points
             if each["sequence_length"] == length and not each["limited"] and "batch" in each["readings"]
         }
-        last = max(measured.items(), default=(0, 0))
-        less = [point for point in measured.items() if point[0] < last[0] and point[1] < last[1]]
+        sizes = sorted(measured.items())[: len(measured) - left_out]
+        last = max(sizes, default=(0, 0))
+        less = [point for point in sizes if point[1] < last[1]]
         return (max(less), last) if less else None
 
-    def estimated(self, length: int) -> int | None:
-        """Returns the largest batch that fits according to the line; None without a line."""
-        if (line := self.line(length)) is None:
+    def estimated(self, length: int, left_out: int = 0) -> int | None:
+        """Returns the largest batch that fits according to the line; None without a line. See ``line``."""
+        if (line := self.line(length, left_out)) is None:
             return None
         (less, below), (size, data) = line
         return max(0, size + (self.limit_bytes - data) * (size - less) // (data - below))
@@ -159,14 +164,23 @@ class MemoryMeasurement:
     def capacity(self, length: int) -> dict[str, float | None]:
         """Returns the largest batch at a sequence length, as columns of the report.
 
-        ``estimated_batch`` is that of the line, ``largest_batch`` the largest that was tried and fit: 0 if a
-        batch of 1 did not, None if it is not known. ``error_percent`` is by how much the first is off.
+        ``estimated_batch`` is that of the line, and ``model_error_percent`` by how much it would be off if it
+        were that of the line without the largest measured size. ``largest_batch`` is the largest that was
+        tried and fit: 0 if a batch of 1 did not, None if it is not known. ``error_percent`` is by how much
+        the estimate is off.
         """
         tried = [each for each in self.points if each["sequence_length"] == length and each["limited"]]
         failed = [each["batch_size"] for each in tried if each["failure"]]
         fit = [each["batch_size"] for each in tried if not each["failure"]]
         largest, estimated = max(fit, default=0 if 1 in failed else None), self.estimated(length)
-        error = None
+        before, changed, error = self.estimated(length, left_out=1), None, None
+        if estimated and before is not None:
+            changed = 100 * (before - estimated) / estimated
         if estimated is not None and largest and failed:
             error = 100 * (estimated - largest) / largest
-        return {"estimated_batch": estimated, "largest_batch": largest, "error_percent": error}
+        return {
+            "estimated_batch": estimated,
+            "model_error_percent": changed,
+            "largest_batch": largest,
+            "error_percent": error,
+        }

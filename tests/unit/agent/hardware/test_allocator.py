@@ -56,22 +56,56 @@ def test_the_environment_tells_the_policy(monkeypatch: pytest.MonkeyPatch) -> No
     use_allocator_of_environment()
     assert allocator_in_use() is Allocator.DEFAULT
     assert read_environment({}).settings == {"memory allocator": "default"}
-    monkeypatch.setenv(VARIABLE, "keep")
-    assert read_environment({}).settings == {"memory allocator": "keep"}
+    for policy in ("exact", "keep"):
+        monkeypatch.setenv(VARIABLE, policy)
+        assert read_environment({}).settings == {"memory allocator": policy}
     monkeypatch.setenv(VARIABLE, "hoard")
-    with pytest.raises(ConfigurationError, match='AGENT_ALLOCATOR is "hoard"; allowed: default or keep'):
+    with pytest.raises(ConfigurationError, match='AGENT_ALLOCATOR is "hoard"; allowed: default, keep, exact'):
         use_allocator_of_environment()
 
 
-def test_a_process_that_keeps_its_memory_cannot_go_back() -> None:
-    code = "use_allocator(Allocator.KEEP); use_allocator(Allocator.DEFAULT)"
+@pytest.mark.parametrize(("first", "second"), [("KEEP", "DEFAULT"), ("KEEP", "EXACT"), ("EXACT", "KEEP")])
+def test_a_process_that_has_a_policy_cannot_take_another(first: str, second: str) -> None:
+    code = f"use_allocator(Allocator.{first}); use_allocator(Allocator.{first}); " + (
+        f"use_allocator(Allocator.{second})"
+    )
     found = subprocess.run(
         [sys.executable, "-c", FAULTS.format(code)], capture_output=True, check=False, text=True
     )
-    assert "already keeps its memory; use another process" in found.stderr
+    assert f"already has {first.lower()}; use another process" in found.stderr
 
 
 def test_an_option_of_default_precedes_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "keep")
     use_allocator(Allocator.DEFAULT)
     assert VARIABLE not in os.environ
+
+
+_FREED = """
+from pathlib import Path
+from inferometer.agent.hardware.allocator import *
+{}
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1])
+b"x" * 30_000_000  # after which glibc by default keeps blocks of up to that size
+before, blocks = resident(), [bytearray(b"x" * 8_000_000) for _ in range(9)]
+last = bytearray(100)
+del blocks[:8]
+print((resident() - before) * os.sysconf("SC_PAGE_SIZE"))
+"""
+
+
+def test_the_exact_policy_returns_what_is_freed_to_the_system() -> None:
+    left = {
+        policy: int(
+            subprocess.run(
+                [sys.executable, "-c", "import os" + _FREED.format(f"use_allocator(Allocator.{policy})")],
+                env={**os.environ, "GLIBC_TUNABLES": ""},
+                capture_output=True,
+                check=True,
+                text=True,
+            ).stdout
+        )
+        for policy in ("DEFAULT", "EXACT")
+    }
+    assert left["EXACT"] < 12_000_000 < 60_000_000 < left["DEFAULT"]

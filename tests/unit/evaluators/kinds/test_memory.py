@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,19 @@ def test_the_largest_batch_is_estimated_from_the_line_and_known_from_the_tries(
         "limit": "400 MiB of data",
         "largest batch": "20; estimated 20, +0.0 % off",
     }
+
+
+def test_the_models_error_is_the_change_by_its_largest_size(evaluation: Evaluation[Any]) -> None:
+    measured = MemoryMeasurement([point(16, 380), point(4, 240), point(8, 280)], 400 * MIB, 1)
+
+    found = measured.capacity(0)
+    assert (found["estimated_batch"], measured.estimated(0, left_out=1)) == (17, 20)
+    assert found["model_error_percent"] == pytest.approx(100 * 3 / 17)
+    shown = dict(MemoryKind().summary(changed(evaluation, measurement=measured)))
+    assert shown["largest batch"] == "not known; estimated 17 (+17.6 % without the largest size)"
+    assert MEASURED.capacity(0)["model_error_percent"] is None  # of two sizes
+    nothing_fits = replace(measured, limit_bytes=1)
+    assert nothing_fits.capacity(0)["model_error_percent"] is None  # of an estimate of 0
 
 
 def test_a_model_that_does_not_fit_at_all_has_a_largest_batch_of_0() -> None:
