@@ -232,7 +232,8 @@ class Connection(ServerConnection):
 
 def _retry_s(error: grpc.RpcError) -> float:
     """Returns how long the agent asks a client to wait that has exceeded its rate."""
-    return float(dict(error.trailing_metadata() or ()).get(RETRY_KEY, 0)) / 1000
+    trailing = error.trailing_metadata() or ()
+    return sum(float(each.value) for each in trailing if each.key == RETRY_KEY) / 1000
 
 
 PROBE_TIMEOUT_S = 3.0
