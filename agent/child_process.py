@@ -103,8 +103,8 @@ class ChildProcess:
         while not self.has_ended and (left_s := deadline_s - time.monotonic()) > 0:
             wait([self.process.sentinel], min(left_s, _POLL_S))  # what it started holds the sentinel open
 
-    def early_end(self) -> str:
-        """Waits for a process whose connection is closed, and returns the message for its early end.
+    def early_end(self, early: str = " before it was complete") -> str:
+        """Waits for a process whose connection is closed, and returns the message for its ``early`` end.
 
         It kills the process if that does not end in time.
         """
@@ -113,11 +113,11 @@ class ChildProcess:
         if code is None:
             self.process.kill()
             self.process.join()
-            return f"{self.name} closed its connection before it was complete, and was killed"
+            return f"{self.name} closed its connection{early}, and was killed"
         if code >= 0:
-            return f"{self.name} ended with code {code} before it was complete"
+            return f"{self.name} ended with code {code}{early}"
         cause = "; the kernel does that when memory runs out" if -code == signal.SIGKILL else ""
-        return f"{self.name} was ended by {signal.Signals(-code).name} before it was complete{cause}"
+        return f"{self.name} was ended by {signal.Signals(-code).name}{early}{cause}"
 
 
 def start_child(name: str, run: Callable[..., None], *given: Any, daemon: bool = True) -> ChildProcess:

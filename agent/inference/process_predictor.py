@@ -187,7 +187,7 @@ class ProcessPredictor(Predictor):
         try:
             answer = child.connection.recv()
         except (EOFError, OSError) as error:  # also in the middle of a message
-            raise InstanceLostError(f"{child.early_end()}; try again") from error
+            raise InstanceLostError(f"{child.early_end('')}; try again") from error
         if isinstance(answer, Exception):
             raise answer
         return answer

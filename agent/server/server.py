@@ -363,8 +363,9 @@ class AgentServer:
         self._sessions.close_all()
         if self._shared_memory is not None:
             self._shared_memory.close()
-        # A call that is answered may still be on its way out.
-        finished = self._sessions.wait_for_none(_LEAVING_S) and self.models.wait_for_none(_LEAVING_S)
+        # A call that is answered may still be on its way out, and a lost instance be starting again.
+        left_s = max(end_s - time.monotonic(), _LEAVING_S)
+        finished = self._sessions.wait_for_none(_LEAVING_S) and self.models.wait_for_none(left_s)
         self._workers.shutdown(wait=finished, cancel_futures=True)
         self._server.close()
         if self._http is not None:

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 _THREADS = 48  # more than a worker has for calls, each of which may ask the parent
 _READ_S = 5.0
-_LEAVING_S = 15.0
+_SOON_S = 1.0
+"""How long the metrics page and a stop wait for a worker that does not answer."""
+_LEAVING_S = 6.0
 """How long a worker may take to stop after its grace period."""
 _STEADY_S = 60.0
 """A worker that dies sooner after its start is replaced later and later."""
@@ -174,6 +176,7 @@ class _Member:
         self.number = number
         self.child = child
         self.page: Iterable[Any] = ()
+        self.asked_page: Future[Any] | None = None
         self.steps = 0
         everywhere, in_step = partial(group.everywhere, self), partial(group.wait_in_step, self)
         offers: dict[str, Callable[..., Any]] = {"everywhere": everywhere, "in_step": in_step}
@@ -263,7 +266,7 @@ class Workers:
         self._stopping.set()
         members, in_use, finished = self._members(), True, True
         with suppress(AgentError):
-            in_use = any(self._answers("is_in_use"))
+            in_use = any(self._answers("is_in_use", within_s=_SOON_S))
         end_s = time.monotonic() + self._options.grace_s + _LEAVING_S
         for asked in [member.link.ask("stop", in_use) for member in members]:
             try:
@@ -292,7 +295,7 @@ class Workers:
                 if self._metrics is not None:
                     self._summed.keep_counts(member.page)
             self._changed.notify_all()
-        return AgentError(member.child.early_end())
+        return AgentError(member.child.early_end(""))
 
     def _keep(self, member: _Member) -> None:
         """Has a successor take the place of a worker whenever it has ended."""
@@ -364,14 +367,14 @@ class Workers:
         with self._changed:
             return list(self._live)
 
-    def _answers(self, name: str, *given: Any) -> list[Any]:
+    def _answers(self, name: str, *given: Any, within_s: float = _READ_S) -> list[Any]:
         """Calls a function of all workers, and returns the results of those that live."""
-        found = []
+        found, end_s = [], time.monotonic() + within_s
         for member, asked in [(member, member.link.ask(name, *given)) for member in self._members()]:
             try:
-                found.append(asked.result(_READ_S))
+                found.append(asked.result(max(0.0, end_s - time.monotonic())))
             except FutureTimeoutError:
-                raise AgentError(f"worker {member.number} has not answered within {_READ_S:g} s") from None
+                raise AgentError(f"worker {member.number} has not answered within {within_s:g} s") from None
             except AgentError:
                 if member in self._members():
                     raise
@@ -379,10 +382,13 @@ class Workers:
 
     def _pages(self) -> list[Iterable[Any]]:
         """Returns the last known metrics of each worker."""
-        members = self._members()
-        for member, asked in [(member, member.link.ask("metrics")) for member in members]:
+        members, end_s = self._members(), time.monotonic() + _SOON_S
+        for member in members:
+            if member.asked_page is None or member.asked_page.done():  # questions would pile up
+                member.asked_page = member.link.ask("metrics")
+        for member, asked in [(member, member.asked_page) for member in members if member.asked_page]:
             with suppress(InferometerError, FutureTimeoutError):
-                member.page = asked.result(_READ_S)
+                member.page = asked.result(max(0.0, end_s - time.monotonic()))
         return [member.page for member in members]
 
 

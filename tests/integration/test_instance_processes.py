@@ -9,7 +9,7 @@ import re
 import signal
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from urllib.request import urlopen
 
 import numpy as np
@@ -20,6 +20,7 @@ from fake_framework import SCRIPT, SIDE, apart_registry, wait_for
 from tritonclient.utils import InferenceServerException
 
 from inferometer.agent.inference.session import SessionOptions
+from inferometer.agent.server import server
 from inferometer.agent.server.server import AgentServer
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.served_models import ServingOptions
@@ -154,3 +155,19 @@ def test_unloading_ends_the_processes(start) -> None:
         assert len(processes()) == 2
         client.unload_model("Echo")
         wait_for(lambda: not processes())
+
+
+def test_a_stop_waits_within_its_grace_period_for_an_instance_that_starts_again(
+    start, manifest_folder, monkeypatch
+) -> None:
+    monkeypatch.setattr(server, "_LEAVING_S", 0.0)
+    agent = start(2)
+    with triton.InferenceServerClient(agent.address) as client, ThreadPoolExecutor(3) as pool:
+        calls = [pool.submit(infer, client, "Waiting", n) for n in range(3)]
+        wait_for(lambda: any(model.waiting == 1 for model in agent.models.loaded))  # the others have begun
+        os.kill(processes()[0].pid, signal.SIGKILL)
+        wait_for(lambda: any(call.done() for call in calls))
+        (manifest_folder / "go").touch()
+        wait([*calls])
+    assert agent.stop(20)
+    wait_for(lambda: not processes())

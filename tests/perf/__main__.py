@@ -135,7 +135,7 @@ SECTIONS: Mapping[str, Callable[[_Given], _Tables]] = {
     "tuning": _of("agent tune on simulated hosts, beside max-qps for every configuration", tuning.measure),
     "batching": _of("Dynamic batching in a served agent", batching.measure),
     "instances": _of(f"Instances of a served model, {instances.THREADS} threads in total", instances.measure),
-    "workers": _of(f"Workers behind one port, {workers.IN_FLIGHT} in flight", workers.measure),
+    "workers": _of("Workers behind one port", workers.measure),
     "mlserver": _of(
         "A served agent against MLServer, ModelInfer",
         mlserver_peer.measure,

@@ -78,8 +78,8 @@ def measure() -> list[Row]:
         return []
     with ExitStack() as stack:
         calls = {
-            "agent": _call_of(stack, stack.enter_context(_agent()), "DigitsCNN@ONNXRuntime"),
-            "triton": _call_of(stack, stack.enter_context(_triton(Path(FOLDER))), "DigitsCNN"),
+            "agent": call_of(stack, stack.enter_context(_agent()), "DigitsCNN@ONNXRuntime"),
+            "triton": call_of(stack, stack.enter_context(triton(Path(FOLDER))), "DigitsCNN"),
         }
         pools = {count: stack.enter_context(futures.ThreadPoolExecutor(count)) for count in IN_FLIGHT}
         taken = interleaved(
@@ -100,7 +100,8 @@ def measure() -> list[Row]:
     return rows
 
 
-def _call_of(stack: ExitStack, address: str, model: str) -> Callable[[], None]:
+def call_of(stack: ExitStack, address: str, model: str) -> Callable[[], None]:
+    """Waits until a server answers for a model; returns what calls it."""
     channel = stack.enter_context(grpc.insecure_channel(address))
     infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
     item = pb.ModelInferRequest.InferInputTensor(name="data", datatype="FP32", shape=(1, 1, 16, 16))
@@ -135,7 +136,8 @@ def _agent() -> Iterator[str]:
 
 
 @contextmanager
-def _triton(folder: Path) -> Iterator[str]:
+def triton(folder: Path) -> Iterator[str]:
+    """Serves the model in Triton; yields its address."""
     with tempfile.TemporaryDirectory() as held:
         repository = Path(held) / "models"
         model = repository / "DigitsCNN"

@@ -21,7 +21,7 @@ from inferometer.agent.inference.stages import BatchResult
 from inferometer.agent.protocol.agent_info import AgentInfo, RunnableModel
 from inferometer.agent.protocol.conversion import TracePart, read_conditions
 from inferometer.agent.protocol.messages import decode_answer
-from inferometer.agent.protocol.status import bearer
+from inferometer.agent.protocol.status import RETRY_KEY, bearer
 from inferometer.client.remote.address import AgentAddress
 from inferometer.client.remote.connection import (
     CONNECT_TIMEOUT_S,
@@ -93,8 +93,10 @@ class Connection(ServerConnection):
                     request, timeout=CONNECT_TIMEOUT_S, metadata=self.metadata, wait_for_ready=True
                 )
             except grpc.RpcError as error:
-                if error.code() is grpc.StatusCode.NOT_FOUND:
+                limited = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED  # by the calls of this search
+                if limited or error.code() is grpc.StatusCode.NOT_FOUND:
                     channel.close()
+                    time.sleep(_retry_s(error) if limited else 0.0)
                     continue
             return channel
         return self._open()  # whose calls say why
@@ -226,6 +228,12 @@ class Connection(ServerConnection):
             self.methods.Close(
                 predict_pb2.CloseRequest(session_id=session_id), timeout=_TIMEOUT_S, metadata=self.metadata
             )
+
+
+def _retry_s(error: grpc.RpcError) -> float:
+    """Returns how long the agent asks a client to wait that has exceeded its rate."""
+    trailing = error.trailing_metadata() or ()
+    return sum(float(each.value) for each in trailing if each.key == RETRY_KEY) / 1000
 
 
 PROBE_TIMEOUT_S = 3.0

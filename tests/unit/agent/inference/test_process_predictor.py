@@ -123,7 +123,7 @@ def test_a_process_that_dies_loses_its_batch_and_starts_again(
 ) -> None:
     before = process_of(instance)
     lost = pytest.raises(
-        InstanceLostError, match=r"instance of model Echo .* was ended by SIGKILL .*try again$"
+        InstanceLostError, match=r"instance of model Echo .* was ended by SIGKILL; .*try again$"
     )
     with monkeypatch.context() as patch, lost:
         patch.setattr(process_predictor, "start_child", no_child)  # no process predicts it again

@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import reduce
 from multiprocessing import Pipe
@@ -37,8 +38,8 @@ class Process:
         self.fails = None
         self.process = SimpleNamespace(kill=self.die, join=lambda: None)
         self._theirs = theirs
-        offers = {name: getattr(self, name) for name in OFFERED}
-        self.link = Link(theirs, offers, lambda: AgentError("the parent is gone"))
+        self.offers = {name: getattr(self, name) for name in OFFERED}
+        self.link = Link(theirs, self.offers, lambda: AgentError("the parent is gone"))
 
     def open(self):
         if error := self.group.refusal:
@@ -71,7 +72,7 @@ class Process:
         with socket.socket(fileno=os.dup(self._theirs.fileno())) as end:
             end.shutdown(socket.SHUT_RDWR)
 
-    def early_end(self):
+    def early_end(self, _):
         return f"worker {self.number} died"
 
 
@@ -269,6 +270,23 @@ def test_status_is_of_all_and_serving_only_if_each_serves():
     assert (found.health, found.open_sessions, found.resident_memory_bytes) == ("NOT_SERVING", 4, 10)
     assert [model.name for model in found.models] == list(found.troubles) == ["A", "A", "B"]
     assert (found.started_unix_ms, found.gpus) == (7, ["H100"])
+
+
+def test_a_worker_that_does_not_answer_delays_neither_the_metrics_nor_the_stop_for_long(group, monkeypatch):
+    monkeypatch.setattr(workers, "_SOON_S", 0.05)
+    ended = threading.Event()
+    pages = [lambda: ["first"], lambda: ["second"], lambda: ended.wait(DEADLINE_S) and ["third"]]
+    for process, page in zip(group.processes, pages, strict=True):
+        process.offers["metrics"] = page
+    began_s = time.monotonic()
+    assert group.workers._pages() == [["first"], ["second"], ()]
+    [hanging] = [member.asked_page for member in group.workers._live if member.number == 3]
+    assert group.workers._pages() == [["first"], ["second"], ()]
+    assert [member.asked_page for member in group.workers._live][2] is hanging  # and not asked again
+    group.processes[0].offers["is_in_use"] = lambda: ended.wait(DEADLINE_S)
+    assert group.workers.stop() is False
+    assert time.monotonic() - began_s < DEADLINE_S / 2
+    ended.set()
 
 
 def test_what_changes_a_worker_changes_all():
