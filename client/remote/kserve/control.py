@@ -121,7 +121,7 @@ def _whole(server: KServeServer, name: str, version: str = "") -> dict[str, Any]
         if config is None:
             raise AgentError(f'server {server.address.server}: model "{name}" has no model configuration')
         return config
-    known = ModelConfig.FromString(config.SerializeToString().replace(_USUAL, b"", 1))
+    known: Any = ModelConfig.FromString(config.SerializeToString().replace(_USUAL, b"", 1))
     size = known.ByteSize()
     known.DiscardUnknownFields()
     if known.ByteSize() < size:
