@@ -197,7 +197,7 @@ class AgentServer:
         )
         """The loaded models."""
         native = PredictService(
-            ModelFinder(catalog, registry, options.serving.session.threads),
+            ModelFinder(catalog, registry, self.models.settings_of),
             self.models,
             self._sessions,
             dataset_runner,

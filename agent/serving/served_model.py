@@ -87,6 +87,7 @@ class ServedModel:
     requests are batched, and one that exceeds the batch size is refused: splitting it would falsify its
     times. If it has dynamic axes, only requests of equal shapes are batched. Requests fail if a prediction
     takes longer than ``predict_timeout_ns``. ``clock`` is the clock of deadlines, in nanoseconds.
+    ``statistics`` are those to continue.
     """
 
     def __init__(
@@ -101,11 +102,12 @@ class ServedModel:
         predict_timeout_ns: int | None = None,
         observer: QueueObserver | None = None,
         open_instance: Callable[[int], Session] | None = None,
+        statistics: ModelStatistics | None = None,
     ) -> None:
         manifest = session.description.manifest
         self.session = session
         self.options = options
-        self.statistics = ModelStatistics(unix_ns)
+        self.statistics = statistics or ModelStatistics(unix_ns)
         self._name = f"{manifest.name} {manifest.version}"
         self._clock = clock
         self._closed = threading.Event()

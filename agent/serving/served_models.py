@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_version
 from packaging.version import InvalidVersion, Version
 
 from inferometer.agent.artifacts.locations import model_files
-from inferometer.agent.hardware.environment import Device, Precision, Weights
+from inferometer.agent.hardware.environment import Device, Precision, Weights, default_threads
 from inferometer.agent.inference.predictor import has_own_precision
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import Session, SessionOptions
@@ -224,6 +224,35 @@ class IdleRelease:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """How one model is served.
+
+    Attributes:
+        batching: Its instances, and how its requests are batched.
+        threads: The number of threads per operator for clients that specify none; None means the default.
+        divided_by: The number of processes that divide the cores, and among which the instances of each
+            divide their share; None if they do not, because the number of threads is given.
+    """
+
+    batching: BatchingOptions
+    threads: int | None = None
+    divided_by: int | None = None
+
+    @property
+    def shares(self) -> bool:
+        """Whether several clients use one queue, even without a memory limit."""
+        return self.batching.max_batch_size > 1 or self.batching.instances > 1
+
+    def with_instances(self, instances: int) -> ModelSettings:
+        """Returns the settings with another number of instances, which divide the cores."""
+        threads, batching = self.threads, replace(self.batching, instances=instances)
+        if self.divided_by is not None:
+            share = self.divided_by * instances
+            threads = default_threads(0, share) if share > 1 or batching.pin else None
+        return replace(self, batching=batching, threads=threads)
+
+
+@dataclass(frozen=True, slots=True)
 class ServingOptions:
     """How an agent serves the models that its clients share.
 
@@ -235,6 +264,8 @@ class ServingOptions:
         predict_timeout_s: How long a prediction may take, in seconds; requests that wait for a longer one are
             refused. None sets no limit.
         versions: The versions of models that clients of the Open Inference Protocol see.
+        divided_by: As in ``ModelSettings``.
+        by_model: The settings of models that are not served like the others, by name.
     """
 
     batching: BatchingOptions = field(default_factory=BatchingOptions)
@@ -242,17 +273,19 @@ class ServingOptions:
     memory_limit_bytes: int | None = None
     predict_timeout_s: float | None = None
     versions: VersionPolicies = field(default_factory=VersionPolicies)
+    divided_by: int | None = None
+    by_model: Mapping[str, ModelSettings] = field(default_factory=dict)
 
     @property
     def predict_timeout_ns(self) -> int | None:
         """``predict_timeout_s`` in nanoseconds."""
         return None if self.predict_timeout_s is None else int(self.predict_timeout_s * 1e9)
 
-    @property
-    def shares(self) -> bool:
-        """Whether clients that open the same model with the same options share one."""
-        several = self.batching.max_batch_size > 1 or self.batching.instances > 1
-        return several or self.memory_limit_bytes is not None
+    def of(self, model: str) -> ModelSettings:
+        """Returns the settings of a model; names are case-insensitive."""
+        wanted = model.strip().casefold()
+        own = (settings for name, settings in self.by_model.items() if name.casefold() == wanted)
+        return next(own, ModelSettings(self.batching, self.session.threads, self.divided_by))
 
 
 class ModelState(str, Enum):
@@ -264,19 +297,26 @@ class ModelState(str, Enum):
 
 
 class ModelKey:
-    """The key of a loaded model, which its clients share: the model and its options. Hashable.
+    """The key of a loaded model, which its clients share: the model, its options and batching. Hashable.
 
     The hash is computed once, because the options have many parts.
     """
 
     __slots__ = ("_hash", "_parts")
 
-    def __init__(self, manifest: ModelManifest, options: SessionOptions) -> None:
+    def __init__(self, manifest: ModelManifest, options: SessionOptions, batching: BatchingOptions) -> None:
         framework = manifest.framework
         if options.precision is None and not has_own_precision(manifest):  # which a client can also ask for
             options = replace(options, precision=Precision.FLOAT32)
         name = manifest.name.casefold()
-        self._parts = (name, manifest.version, framework.name.casefold(), framework.version, options)
+        self._parts = (
+            name,
+            manifest.version,
+            framework.name.casefold(),
+            framework.version,
+            options,
+            batching,
+        )
         self._hash = hash(self._parts)
 
     def __eq__(self, other: object) -> bool:
@@ -310,6 +350,7 @@ class ServedModels(LoadedModels):
         self.options = options
         self.clock: Callable[[], int] = time.perf_counter_ns
         """The clock of deadlines, in nanoseconds."""
+        self._settings: dict[tuple[str, str], ModelSettings] = {}
         self._registry = registry
         self._open_model = open_model
 
@@ -322,6 +363,20 @@ class ServedModels(LoadedModels):
         """Returns how many instances of a model are alive; if it is loaded several times, of the worst."""
         return min((each.alive for each in self.loaded if each.manifest.name == model), default=0)
 
+    def settings_of(self, manifest: ModelManifest) -> ModelSettings:
+        """Returns how a model is served: as a client has loaded it, or else as the options say."""
+        return self._settings.get(_name_of(manifest)) or self.options.of(manifest.name)
+
+    def serve_as(self, manifest: ModelManifest, settings: ModelSettings | None) -> None:
+        """Sets how a model is served when it is opened next; None: as the options say."""
+        self._settings.pop(_name_of(manifest), None)
+        if settings is not None:
+            self._settings[_name_of(manifest)] = settings
+
+    def shares(self, manifest: ModelManifest) -> bool:
+        """Returns whether clients that open the same model with the same options share one."""
+        return self.options.memory_limit_bytes is not None or self.settings_of(manifest).shares
+
     def state_of(self, key: ModelKey) -> ModelState:
         """Returns whether a model is loaded."""
         if key in self.models:
@@ -333,25 +388,28 @@ class ServedModels(LoadedModels):
         manifest: ModelManifest,
         options: SessionOptions,
         *,
+        batching: BatchingOptions | None = None,
         shared: bool = True,
         keep: bool = False,
         trace: TraceScope | None = None,
+        replaces: ServedModel | None = None,
     ) -> Lease:
         """Lends a model until it is released; loads it if necessary, with a span in ``trace``.
 
-        Unless ``shared``, the model belongs to the caller and is unloaded on release. With ``keep``, it stays
-        loaded even if it is idle for long.
+        ``batching`` is by default that of ``settings_of``. A model that ``replaces`` another one continues
+        its statistics. Unless ``shared``, the model belongs to the caller and is unloaded on release. With
+        ``keep``, it stays loaded even if it is idle for long.
 
         Raises:
             MemoryLimitError, SessionLimitError: The models in use leave no room for this one.
             InferometerError: The model cannot be loaded; see ``agent.inference.session.open_session``.
         """
-        key = ModelKey(manifest, options) if shared else None
+        batching = batching or self.settings_of(manifest).batching
+        key = ModelKey(manifest, options, batching) if shared else None
         if key is not None and (lease := self.lease_loaded(key, keep=keep)):
             return lease
 
         def load(on_closed: Callable[[], None]) -> ServedModel:
-            batching = self.options.batching
             chosen = options.pinned(batching.instances) if batching.pin else options
             session = self._open_model(manifest, chosen, trace)
             return ServedModel(
@@ -362,12 +420,17 @@ class ServedModels(LoadedModels):
                 predict_timeout_ns=self.options.predict_timeout_ns,
                 observer=self._observer,
                 open_instance=session.open_another,
+                statistics=replaces.statistics if replaces else None,
             )
 
         if self.options.memory_limit_bytes is not None:
             # what the framework itself takes is not the model's
             self._registry.find(manifest.framework.name).load()
         name = f"{manifest.name} {manifest.version}"
-        expected_bytes = self.options.batching.instances * file_bytes(manifest, options.weights)
+        expected_bytes = batching.instances * file_bytes(manifest, options.weights)
         loading = Loading(name, options.device, expected_bytes, load)
         return self.lease(key, loading, keep=keep)
+
+
+def _name_of(manifest: ModelManifest) -> tuple[str, str]:
+    return manifest.name.casefold(), manifest.framework.name.casefold()

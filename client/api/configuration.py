@@ -82,24 +82,33 @@ MAX_WORKERS = 128
 """The maximum number of processes of one agent."""
 
 
-class ServingSettings(SafetySettings):
-    """Defaults for the flags of ``agent serve`` with the same names; None keeps the program's default."""
+class ModelServingSettings(_Part):
+    """Instances, threads and batching of one model, named like the flags; None keeps those of all models."""
 
     max_batch_size: _Count | None = None
     max_queue_delay_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     preferred_batch_sizes: tuple[_Count, ...] | None = None
     max_queue: _Count | None = None
+    instances: _Count | Literal["auto"] | None = None
+    threads: _Count | None = None
+
+
+class ServingSettings(ModelServingSettings, SafetySettings):
+    """Defaults for the flags of ``agent serve`` with the same names; None keeps the program's default.
+
+    ``models`` has the settings of models that are not served like the others, by name.
+    """
+
     memory_limit: _Positive | None = None
     priority_levels: _Count | None = None
     default_priority_level: _Count | None = None
     default_queue_policy: str | None = None
     priority_queue_policy: tuple[str, ...] | None = None
     inline_predict_us: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    instances: _Count | Literal["auto"] | None = None
     pin: bool | None = None
     workers: Annotated[int, Field(ge=1, le=MAX_WORKERS)] | None = None
-    threads: _Count | None = None
     version_policy: Annotated[tuple[str, ...], _SINGLE_OR_SEVERAL] | None = None
+    models: dict[str, ModelServingSettings] = Field(default_factory=dict)
 
 
 class Configuration(_Part):
@@ -209,10 +218,10 @@ def _explain(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     field = ".".join(map(str, first["loc"]))
     if first["type"] == "extra_forbidden":
-        part = Configuration.model_fields.get(str(first["loc"][0])) if len(first["loc"]) > 1 else None
-        inner = get_args(part.annotation) if part else ()  # of a mapping, the type of its values
-        kind = inner[-1] if inner else part.annotation if part else None
-        known = kind.model_fields if isinstance(kind, type) and issubclass(kind, BaseModel) else None
-        return f"field {field}: is not known; fields: {', '.join(known) if known else _FIELDS}"
+        kind: Any = Configuration
+        for name in first["loc"][:-1]:
+            is_part = hasattr(kind, "model_fields")  # else a mapping, whose values have a type
+            kind = kind.model_fields[name].annotation if is_part else get_args(kind)[-1]
+        return f"field {field}: is not known; fields: {', '.join(kind.model_fields)}"
     allowed = _ALLOWED.get(first["type"], first["msg"])
     return f"field {field}: found {shown_value(first['input'])}; allowed: {allowed}"

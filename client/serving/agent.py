@@ -88,9 +88,9 @@ def make_agent(
 
     Raises:
         ConfigurationError: The address cannot be bound, or the options are not safe; see ``AgentServer``.
-        UnknownModelError: A version policy names a model that does not exist.
+        UnknownModelError: A version policy or ``models`` names a model that does not exist.
     """
-    for name in options.serving.versions.by_model:
+    for name in (*options.serving.versions.by_model, *options.serving.by_model):
         invocation.catalog.find_models(name)
     return AgentServer(
         invocation.catalog,

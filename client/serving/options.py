@@ -17,13 +17,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from inferometer.agent.hardware.environment import (
-    Device,
-    DeviceKind,
-    Weights,
-    default_threads,
-    pinned_processors,
-)
+from inferometer.agent.hardware.environment import Device, DeviceKind, Weights, pinned_processors
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.server.admission import Limits
 from inferometer.agent.server.observation import LogFormat
@@ -34,7 +28,7 @@ from inferometer.agent.serving.batching import (
     QueuePolicy,
     parse_priority_policy,
 )
-from inferometer.agent.serving.served_models import ServingOptions, VersionPolicies
+from inferometer.agent.serving.served_models import ModelSettings, ServingOptions, VersionPolicies
 from inferometer.client.api.configuration import ServingSettings
 from inferometer.client.api.invocation import Invocation
 from inferometer.client.cli.command import (
@@ -220,23 +214,43 @@ def serving_options(
         ConfigurationError: The numbers contradict each other.
     """
     values = {name: getattr(configured, name) if value is None else value for name, value in given.items()}
-    if (instances := values["instances"]) == AUTO:
-        values["instances"] = instances = min(session.fitting_instances(workers), MAX_INSTANCES)
-    if ((share := workers * (instances or 1)) > 1 or values["pin"]) and session.threads is None:
-        session = replace(session, threads=default_threads(0, share))
-    if values["pin"]:
-        pinned_processors(share, session.threads or 1)  # refused at once if there are too few
     memory_mib, versions = values.pop("memory_limit"), values.pop("version_policy")
     if (policy := values["default_queue_policy"]) is not None:
         values["default_queue_policy"] = QueuePolicy.parse(policy, "default_queue_policy")
     if (policies := values["priority_queue_policy"]) is not None:
         values["priority_queue_policy"] = tuple(map(parse_priority_policy, policies))
+    values["threads"] = session.threads
+    settings, by_model = _model_settings(values, session, workers), {}
+    for name, own in configured.models.items():
+        try:
+            by_model[name] = _model_settings(values | own.model_dump(exclude_none=True), session, workers)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"serving.models.{name}: {error}") from error
     return ServingOptions(
-        batching=BatchingOptions(**{name: value for name, value in values.items() if value is not None}),
-        session=session,
+        batching=settings.batching,
+        session=replace(session, threads=settings.threads),
         memory_limit_bytes=None if memory_mib is None else round(memory_mib * _BYTES_PER_MIB) // workers,
         versions=VersionPolicies.parse(versions or ()),
+        divided_by=settings.divided_by,
+        by_model=by_model,
     )
+
+
+def _model_settings(values: Mapping[str, Any], session: SessionOptions, workers: int) -> ModelSettings:
+    """Returns the settings with the given values, of which None keeps a default.
+
+    Instances divide the cores if the number of threads is not given; ``auto`` instances fill the cores.
+    """
+    given = {name: value for name, value in values.items() if value is not None}
+    threads, instances = given.pop("threads", None), given.pop("instances", 1)
+    if instances == AUTO:
+        fitting = replace(session, threads=threads).fitting_instances(workers)
+        instances = min(fitting, MAX_INSTANCES)
+    settings = ModelSettings(BatchingOptions(**given), threads, None if threads else workers)
+    settings = settings.with_instances(instances)
+    if settings.batching.pin:
+        pinned_processors(workers * instances, settings.threads or 1)  # refused at once if there are too few
+    return settings
 
 
 _LIMIT_DEFAULTS = Limits()

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.inference.stages import BatchResult, Stage, SystemDescription
@@ -22,7 +23,13 @@ from inferometer.evaluators.load.target import (
     PreparedInputs,
     shapes_of,
 )
-from inferometer.manifests.errors import InferometerError, PredictionError, QueueFullError, SessionError
+from inferometer.manifests.errors import (
+    ConfigurationError,
+    InferometerError,
+    PredictionError,
+    QueueFullError,
+    SessionError,
+)
 
 _CLOSE_TIMEOUT_S = 5.0
 _SWITCH_INTERVAL_S = 1e-4
@@ -203,7 +210,7 @@ class SwitchedTarget(Closeable):
     in_process = True
 
     def __init__(
-        self, system: TensorSystem, inputs: LoadInputs, reopen: Callable[[int], TensorSystem]
+        self, system: TensorSystem, inputs: LoadInputs, reopen: Callable[[int | None], TensorSystem]
     ) -> None:
         self._system, self._inputs, self._reopen = system, inputs, reopen
         self._threads = system.description.threads
@@ -250,6 +257,67 @@ class SwitchedTarget(Closeable):
         """Stops serving, and closes the model."""
         self._target.close()
         self._system.close()
+
+
+class ModelControl(Protocol):
+    """Serves a model of a server in one way after the other."""
+
+    def serve(
+        self, threads: int | None, max_batch_size: int, max_queue_delay_ms: float, instances: int
+    ) -> None:
+        """Serves it in another way, for those who open it later; raises InferometerError if it cannot be.
+
+        Raises ConfigurationError if no other way with this kind of value will do either.
+        """
+        ...
+
+    def close(self) -> None:
+        """Serves it as before; calling it again does nothing."""
+        ...
+
+
+class ReloadedTarget(SwitchedTarget):
+    """A model of a server under load, which the server loads in one way after the other.
+
+    Its ``control`` serves it as before when the target is closed. The target opens the model anew for each
+    way; the given ``system``, which watches the server, remains open and belongs to its owner.
+    """
+
+    in_process = False
+
+    def __init__(self, system: Any, inputs: LoadInputs, reopen: Callable[[int | None], TensorSystem]) -> None:
+        super().__init__(system, inputs, reopen)
+        self._first = system
+        self._control: ModelControl = system.control()
+
+    def use(self, threads: int | None, max_batch_size: int, max_queue_delay_ms: float, instances: int) -> str:
+        """Serves the model in another way from the next run on; see ``SwitchedTarget``.
+
+        Raises:
+            ConfigurationError: The server cannot vary this at all.
+        """
+        self._leave()
+        try:
+            self._control.serve(threads, max_batch_size, max_queue_delay_ms, instances)
+            self._system = self._reopen(None)
+            self._serve(make_load_target(self._system, self._inputs, 1, 0.0))
+        except ConfigurationError:
+            raise
+        except InferometerError as error:
+            return str(error)
+        return ""
+
+    def _leave(self) -> None:
+        self._target.close()
+        if self._system is not self._first:
+            self._system.close()
+
+    def close(self) -> None:
+        """Ends the queries in flight, and has the model served as before."""
+        try:
+            self._leave()
+        finally:
+            self._control.close()
 
 
 class _Run:

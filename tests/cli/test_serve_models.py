@@ -27,7 +27,7 @@ def test_by_default_each_client_has_its_own_model_and_each_request_its_own_batch
 
     assert options.batching == BatchingOptions(1, 0.0, (), 10_000)
     assert options.memory_limit_bytes is None
-    assert not options.shares
+    assert not options.of("Mean").shares
 
 
 def test_a_flag_goes_before_the_configuration_and_that_before_the_default():
@@ -38,7 +38,7 @@ def test_a_flag_goes_before_the_configuration_and_that_before_the_default():
 
     assert options.batching == BatchingOptions(8, 3.0, (2, 4), 10_000)
     assert options.memory_limit_bytes == 1.5 * 1024 * 1024
-    assert options.shares
+    assert options.of("Mean").shares
 
 
 def test_the_configuration_file_has_the_names_of_the_flags(tmp_path):
@@ -52,6 +52,41 @@ def test_the_configuration_file_has_the_names_of_the_flags(tmp_path):
     file.write_text("serving: {max_batch: 8}")
     with pytest.raises(ConfigurationError, match=r"serving\.max_batch: is not known; .* max_batch_size,"):
         load_configuration(file)
+
+
+def test_a_model_has_settings_of_its_own_beside_those_of_all(monkeypatch, tmp_path):
+    monkeypatch.setenv("OMP_NUM_THREADS", "")
+    monkeypatch.setattr("inferometer.agent.hardware.environment.usable_physical_cores", lambda: 8)
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        "serving:\n  max_batch_size: 8\n  max_queue: 7\n  models:\n"
+        "    A: {max_batch_size: 2, max_queue_delay_ms: 3, instances: 2}\n    B: {threads: 1}\n"
+    )
+
+    options = chosen(configured=load_configuration(file).serving)
+
+    assert (options.batching, options.session.threads) == (BatchingOptions(8, max_queue=7), None)
+    assert options.of("a").batching == BatchingOptions(2, 3.0, max_queue=7, instances=2)
+    assert (options.of("A").threads, options.of("B").threads, options.of("C").threads) == (4, 1, None)
+    assert options.of("A").with_instances(4).threads == 2  # the cores are divided anew
+    assert options.of("B").with_instances(4).threads == 1
+    assert options.of("B").batching == options.of("C").batching == options.batching
+
+
+@pytest.mark.parametrize(
+    ("models", "message"),
+    [
+        ("{A: {batch: 8}}", r"serving\.models\.A\.batch: is not known; fields: max_batch_size, .*threads$"),
+        ("{A: {threads: 0}}", r"serving\.models\.A\.threads: found 0"),
+        ("[A]", r"serving\.models: found .* allowed: a mapping"),
+        ("{A: {preferred_batch_sizes: [4]}}", r"serving\.models\.A: preferred_batch_sizes has 4"),
+    ],
+)
+def test_wrong_settings_of_a_model_are_named(tmp_path, models, message):
+    file = tmp_path / "config.yaml"
+    file.write_text(f"serving: {{models: {models}}}")
+    with pytest.raises(ConfigurationError, match=message):
+        chosen(configured=load_configuration(file).serving)
 
 
 def test_the_version_policy_is_that_of_the_flag_or_of_the_configuration():
@@ -90,7 +125,7 @@ def test_instances_share_the_cores(monkeypatch, tmp_path, instances, threads, va
     ):
         options = serving_options({**LEFT_OUT, **given}, configured, SessionOptions(threads=threads))
         assert (options.batching.instances, options.session.threads) == expected
-        assert options.shares == (expected[0] > 1)  # one queue for all clients
+        assert options.of("Mean").shares == (expected[0] > 1)  # one queue for all clients
 
 
 @pytest.mark.parametrize(("threads", "expected"), [(None, 4), (3, 3)])

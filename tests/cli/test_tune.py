@@ -7,7 +7,15 @@ import gzip
 import json
 import os
 import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,6 +63,72 @@ def test_a_tuning_is_told_stored_and_served(agent: Agent, tmp_path: Path) -> Non
         assert agent("status", address).code == 0
 
 
+@pytest.fixture(scope="module")
+def tuned_agent() -> Iterator[dict[str, str]]:
+    """The addresses of an agent that has its own settings for the model, by protocol."""
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "config.yaml"
+        file.write_text("serving: {models: {DigitsCNN: {max_batch_size: 3, threads: 1}}}")
+        patch.setenv("AGENT_CONFIG", str(file))
+        with served("--http_port=0") as (address, process):
+            assert process.stdout is not None
+            url = process.stdout.readline().split()[-1]
+            kserve = url.replace("http://", "kserve+http://")
+            name = "DigitsCNN@ONNXRuntime"
+            yield {
+                "native": address,
+                "grpc": f"kserve://{address}/{name}",
+                "http": f"{kserve}/{name}",
+                "url": url,
+            }
+
+
+def served_as(url: str) -> Any:
+    """The configuration of the model at the agent."""
+    with urllib.request.urlopen(f"{url}/v2/models/DigitsCNN@ONNXRuntime/config", timeout=60) as answer:
+        return json.loads(answer.read())
+
+
+@pytest.mark.parametrize("wire", ["native", "grpc", "http"])
+def test_an_agent_is_tuned_and_then_serves_as_before(
+    agent: Agent, tuned_agent: dict[str, str], tmp_path: Path, wire: str
+) -> None:
+    before, file = served_as(tuned_agent["url"]), tmp_path / "tuned.yml"
+    assert (before["max_batch_size"], before["instance_group"][0]["count"]) == (3, 1)
+
+    found = agent(*TUNE, f"--agent={tuned_agent[wire]}", "--time_budget=8", f"--write_config={file}")
+
+    assert found.code == 0, found.stderr
+    serving = load_configuration(file).serving
+    rows = agent("info", "evaluation", "tuning", "-f", "csv", "--limit=1").rows
+    assert {(row["instances"], row["threads"], row["max_batch_size"]) for row in rows[:4]} == {
+        (instances, "1", size) for instances in "12" for size in "14"
+    }
+    assert rows[0]["instances"] == str(serving.instances)
+    assert all(float(row["capacity_qps"]) > 0 for row in rows[:4])
+    assert served_as(tuned_agent["url"]) == before
+
+
+def test_ctrl_c_leaves_an_agent_as_before(tuned_agent: dict[str, str], tmp_path: Path) -> None:
+    before = served_as(tuned_agent["url"])
+    main = "from inferometer.client.cli.main import main; main()"
+    command = [sys.executable, "-c", main, *TUNE, f"--agent={tuned_agent['native']}"]
+    command += ["--instances=2,3", "--min_duration=3", "--time_budget=300", "--force"]
+    environment = {**os.environ, "AGENT_DATA_DIR": str(tmp_path)}
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    ) as process:
+        end_s = time.monotonic() + 60
+        while served_as(tuned_agent["url"])["instance_group"][0]["count"] == 1:
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < end_s
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+
+    assert process.returncode == 130
+    assert served_as(tuned_agent["url"]) == before
+
+
 def test_a_file_that_exists_is_not_replaced(agent: Agent, tmp_path: Path) -> None:
     file = tmp_path / "tuned.yml"
     file.write_text("serving: {}\n")
@@ -76,7 +150,6 @@ def test_a_file_that_exists_is_not_replaced(agent: Agent, tmp_path: Path) -> Non
         (["--max_queue_delay_ms=soon"], 'max_queue_delay_ms is "soon"; give numbers, separated by commas'),
         (["--max_queue_delay_ms=1,1.0"], "max_queue_delay_ms is [1.0, 1.0]; give each value once"),
         (["--rate=0"], "0"),
-        (["--agent=127.0.0.1:1"], "leave out agent"),
         (["--time_budget=1"], "time_budget is 1 s"),
         (["--dataset_name=digits_validation"], "synthetic needs no dataset"),
     ],

@@ -1,5 +1,6 @@
 """A small server of the Open Inference Protocol, built only on grpcio and the stubs."""
 
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -47,6 +48,8 @@ class Served:
         change: Changes a response before it is sent.
         calls: The metadata of each ModelInfer, with the request.
         statistics: The model's statistics; None for a server without this extension.
+        config: The model's configuration instead of that of ``max_batch_size`` and ``config_parameters``.
+        loads: The configurations that the model was loaded with; None for a server without this extension.
     """
 
     model: Callable[[np.ndarray], dict[str, np.ndarray]]
@@ -68,6 +71,8 @@ class Served:
     release: Event = field(default_factory=Event)
     calls: list[tuple[dict[str, str], pb.ModelInferRequest]] = field(default_factory=list)
     statistics: Callable[[], pb.ModelStatistics] | None = None
+    config: model_config_pb2.ModelConfig | None = None
+    loads: list[dict[str, Any]] | None = None
     begun: Event = field(default_factory=Event)
     """Set once a call is held; those that open the model begin before."""
 
@@ -102,7 +107,13 @@ class SmallServer(GRPCInferenceServiceServicer):
 
     def ServerMetadata(self, request, context):
         self._enter("ServerMetadata", context)
-        return pb.ServerMetadataResponse(name=self.served.server_name, version="9.8")
+        extensions = ["model_repository"] if self.served.loads is not None else []
+        return pb.ServerMetadataResponse(name=self.served.server_name, version="9.8", extensions=extensions)
+
+    def RepositoryModelLoad(self, request, context):
+        self._enter("RepositoryModelLoad", context)
+        self.served.loads.append(json.loads(request.parameters["config"].string_param))
+        return pb.RepositoryModelLoadResponse()
 
     def ModelReady(self, request, context):
         self._enter("ModelReady", context)
@@ -122,6 +133,8 @@ class SmallServer(GRPCInferenceServiceServicer):
     def ModelConfig(self, request, context):
         served = self.served
         self._enter("ModelConfig", context)
+        if served.config is not None:
+            return pb.ModelConfigResponse(config=served.config)
         if served.max_batch_size is None:
             context.abort(grpc.StatusCode.UNIMPLEMENTED, "not here")
         return pb.ModelConfigResponse(

@@ -256,7 +256,7 @@ def test_models_are_listed_loaded_and_unloaded(fresh):
     assert listed == [{"name": "Mean", "version": "1", "state": "READY", "reason": ""}]
     client.unload_model("mean", unload_dependents=True)
     assert not client.is_model_ready("Mean")
-    status, message = refused(client.load_model, "Mean", config='{"max_batch_size": 4}')
+    status, message = refused(client.load_model, "Mean", config='{"input": [{}]}')
     assert (status, "max_batch_size" in message) == ("400", True)
     assert ask("POST", "/v2/repository/other/index").status == 400
 

@@ -160,6 +160,26 @@ def test_a_model_is_loaded_and_unloaded_in_every_worker(agent):
         assert error.value.code() is grpc.StatusCode.NOT_FOUND
 
 
+def test_a_load_with_a_configuration_reaches_every_worker(agent):
+    def limits():
+        """The largest batch and the instances that each connection is told."""
+        with ExitStack() as stack:
+            found = set()
+            for client in [agent.client(stack) for _ in range(CLIENTS)]:
+                config = client.v2.ModelConfig(v2.ModelConfigRequest(name="Large")).config
+                found.add((config.max_batch_size, config.instance_group[0].count))
+            return found
+
+    assert limits() == {(8, 1)}
+    config = {"max_batch_size": 4, "dynamic_batching": {}, "instance_group": [{"count": 2}]}
+    loaded = agent.post("/v2/repository/models/Large/load", {"parameters": {"config": json.dumps(config)}})
+    assert loaded.status == 200
+    assert limits() == {(4, 2)}
+    assert agent.post("/v2/repository/models/Large/unload", {}).status == 200
+    assert limits() == {(8, 1)}
+    assert agent.post("/v2/repository/models/Large/unload", {}).status == 200
+
+
 def test_a_region_of_shared_memory_is_known_whatever_connection_names_it(agent):
     batch = images(1)
     segment = shm.create_shared_memory_region("region", f"/test-{secrets.token_hex(8)}", batch.nbytes)

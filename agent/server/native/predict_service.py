@@ -337,7 +337,7 @@ class PredictService:
     def _open(self, request: predict_pb2.OpenRequest, trace: TraceScope | None = None) -> tuple[str, Lease]:
         """Opens the model that a request names: a private copy, or one that other clients share."""
         manifest, options = self.finder.find(request)
-        shared = self.models.options.shares
+        shared = self.models.shares(manifest)
         lease = partial(self.models.lease_model, manifest, options, shared=shared, trace=trace)
         return self.sessions.open(lease)
 

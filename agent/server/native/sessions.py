@@ -18,6 +18,7 @@ from inferometer.agent.inference.session import SessionOptions, select_model
 from inferometer.agent.protocol.conversion import read_options
 from inferometer.agent.serving.loaded_models import Lease
 from inferometer.agent.serving.served_model import ServedModel
+from inferometer.agent.serving.served_models import ModelSettings
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import SessionError, SessionLimitError
 from inferometer.manifests.schema import ModelManifest
@@ -28,13 +29,13 @@ from inferometer.protos.inferometer.v1 import predict_pb2
 class ModelFinder:
     """Finds those models of an agent that requests name. Thread-safe.
 
-    ``threads`` is the number of threads per operator for requests that specify none; None means the default,
-    which is the same for all frameworks.
+    ``settings_of`` returns the settings of a model, whose number of threads per operator applies to requests
+    that specify none.
     """
 
     catalog: Catalog
     registry: Registry
-    threads: int | None
+    settings_of: Callable[[ModelManifest], ModelSettings]
 
     def find(self, request: predict_pb2.OpenRequest) -> tuple[ModelManifest, SessionOptions]:
         """Returns the model that a request names, and the options to open it with.
@@ -45,8 +46,6 @@ class ModelFinder:
             ArtifactError: The request requires pretrained weights, and the model has none.
         """
         options = read_options(request)
-        if options.threads is None:
-            options = replace(options, threads=self.threads)
         manifest = select_model(
             self.catalog,
             self.registry,
@@ -55,6 +54,8 @@ class ModelFinder:
             request.framework_name or None,
             options.weights,
         )
+        if options.threads is None:
+            options = replace(options, threads=self.settings_of(manifest).threads)
         return manifest, options
 
 

@@ -1,14 +1,23 @@
-"""The messages about a model: its metadata, its configuration and its statistics."""
+"""The messages about a model: metadata, configuration and statistics, and how a client loads it."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from google.protobuf.json_format import ParseDict, ParseError
+from google.protobuf.message import Message
+
+from inferometer.agent.hardware.environment import CPU, Device, DeviceKind, Weights
+from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.inference.stages import SystemDescription
-from inferometer.agent.open_inference.codec import TensorSignature, v2_version
+from inferometer.agent.open_inference.codec import TensorSignature, titled, v2_version
 from inferometer.agent.serving.batching import BatchingOptions, QueuePolicy
 from inferometer.agent.serving.observers import Totals
-from inferometer.agent.serving.served_models import SERVE_ALL, VersionChoice, VersionPolicy
+from inferometer.agent.serving.served_models import SERVE_ALL, ModelSettings, VersionChoice, VersionPolicy
+from inferometer.manifests.errors import ConfigurationError, one_line, suggestion
 from inferometer.manifests.inputs import ImageParameters, Layout
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 from inferometer.protos.inference.v2 import model_config_pb2 as config_pb
@@ -18,6 +27,8 @@ _FORMATS: Mapping[Layout | None, config_pb.ModelInput.Format.ValueType] = {
     Layout.CHW: config_pb.ModelInput.FORMAT_NCHW,
     Layout.HWC: config_pb.ModelInput.FORMAT_NHWC,
 }
+INTRA_OP = "intra_op_thread_count"
+"""The name of the threads per operator in a model configuration of Triton's backend for ONNX Runtime."""
 _US_PER_MS = 1000
 _NS_PER_MS = 1_000_000
 _MAX_UINT32 = 2**32 - 1
@@ -174,8 +185,191 @@ def _parameters(description: SystemDescription) -> dict[str, str]:
     }
     if description.seed is not None:
         found["seed"] = str(description.seed)
+    if description.threads is not None:
+        found[INTRA_OP] = str(description.threads)
     return found
 
 
 def _duration(count: int, ns: int) -> pb.StatisticDuration:
     return pb.StatisticDuration(count=count, ns=ns)
+
+
+_CONFIG = "config"
+_KNOWN = ("device", "seed", "threads", "version", "weights")
+_DESCRIBING = ("name", "platform", "backend")
+"""The configuration fields without effect."""
+_CHANGING = ("max_batch_size", "instance_group", "dynamic_batching", "parameters")
+_OF_GROUP = ("count", "kind")
+_OF_BATCHING = ("max_queue_delay_microseconds", "preferred_batch_size")
+_MAX_SEED = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class LoadParameters:
+    """How to open a model.
+
+    Attributes:
+        options: The options of its session, with the threads of ``settings``.
+        settings: Its instances, threads and batching.
+        max_inputs: The maximum number of inputs in a request.
+        version: The version; None leaves the choice to the agent.
+    """
+
+    options: SessionOptions
+    settings: ModelSettings
+    max_inputs: int
+    version: str | None = None
+
+
+def read_load_parameters(
+    parameters: Mapping[str, pb.ModelRepositoryParameter], defaults: LoadParameters
+) -> LoadParameters:
+    """Returns a request's load parameters; ``defaults`` are those of a model that no client has loaded.
+
+    ``weights``, ``seed``, ``threads``, ``device`` and ``version`` are parameters of the request, or
+    ``parameters`` in the JSON of ``config``, the only parameter that tritonclient sends. The other fields of
+    ``config`` set the instances and the batching.
+
+    Raises:
+        ConfigurationError: A parameter is unknown or invalid.
+    """
+    found: dict[str, str] = {}
+    config, sized = config_pb.ModelConfig(), False
+    for key, parameter in parameters.items():
+        if key.startswith("file:"):
+            raise ConfigurationError("a client cannot send files; the agent's manifests define its models")
+        if key == _CONFIG:
+            config, sized = _read_config(parameter.string_param)
+            found |= _read_parameters(config)
+        elif key in _KNOWN:
+            found[key] = _text(parameter)
+        else:
+            raise ConfigurationError(
+                f"{titled('unknown parameter', key)}; {suggestion(key, (_CONFIG, *_KNOWN))}"
+            )
+    return _chosen(found, config, defaults, sized=sized)
+
+
+def _text(parameter: pb.ModelRepositoryParameter) -> str:
+    field = parameter.WhichOneof("parameter_choice")
+    return "" if field in {None, "bytes_param"} else str(getattr(parameter, field))
+
+
+def _read_config(text: str) -> tuple[config_pb.ModelConfig, bool]:
+    """Returns a model configuration, and whether it has a ``max_batch_size``, which may be 0.
+
+    As in Triton, it is JSON of the message ``ModelConfig``.
+    """
+    try:
+        found = json.loads(text)
+        config = ParseDict(found, config_pb.ModelConfig())
+    except (AttributeError, ParseError, RecursionError, TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"config: is not a model configuration in JSON: {one_line(error, 120)}; an example is "
+            '{"max_batch_size": 8, "dynamic_batching": {}, "instance_group": [{"count": 2}]}'
+        ) from error
+    _check_fields(config, "", (*_DESCRIBING, *_CHANGING))
+    _check_fields(config.dynamic_batching, "dynamic_batching.", _OF_BATCHING)
+    for group in config.instance_group:
+        _check_fields(group, "instance_group.", _OF_GROUP)
+    return config, not {"max_batch_size", "maxBatchSize"}.isdisjoint(found)
+
+
+def _check_fields(message: Message, where: str, allowed: Sequence[str]) -> None:
+    """Raises ConfigurationError if a message has a field that a client cannot change."""
+    for field, _ in message.ListFields():
+        if field.name not in allowed:
+            raise ConfigurationError(
+                f"{titled('config has', where + field.name)}, which a client cannot change here; "
+                f"allowed: {', '.join(allowed)}"
+            )
+
+
+def _read_parameters(config: config_pb.ModelConfig) -> dict[str, str]:
+    """Returns a model configuration's parameters: ``{"parameters": {"weights": {"string_value": …}}}``."""
+    found: dict[str, str] = {}
+    for key, parameter in config.parameters.items():
+        name = "threads" if key == INTRA_OP else key
+        if name not in _KNOWN:
+            raise ConfigurationError(
+                f"config: {titled('unknown parameter', key)}; {suggestion(key, (*_KNOWN, INTRA_OP))}"
+            )
+        if name in found:
+            raise ConfigurationError(f"config: has both threads and {INTRA_OP}; give one of them")
+        found[name] = parameter.string_value
+    return found
+
+
+def _chosen(
+    found: Mapping[str, str], config: config_pb.ModelConfig, defaults: LoadParameters, *, sized: bool
+) -> LoadParameters:
+    options, settings = defaults.options, defaults.settings
+    if (weights := found.get("weights")) is not None:
+        if weights not in {kind.value for kind in Weights}:
+            known = ", ".join(kind.value for kind in Weights)
+            raise ConfigurationError(f"weights: {titled('found', weights)}; allowed: {known}")
+        options = replace(options, weights=Weights(weights))
+    if (seed := found.get("seed")) is not None:
+        options = replace(options, seed=_whole("seed", seed, 0, _MAX_SEED))
+    if (threads := found.get("threads")) is not None:
+        number = _whole("threads", threads, 1, _MAX_SEED)
+        settings = replace(settings, threads=number, divided_by=None)
+    if (device := found.get("device")) is not None:
+        options = replace(options, device=_device(device))
+    if groups := config.instance_group:
+        settings = settings.with_instances(_instances(groups, options.device))
+    settings, max_inputs = _batching(config, settings, defaults.max_inputs, sized=sized)
+    options = replace(options, threads=settings.threads)
+    return LoadParameters(options, settings, max_inputs, found.get("version") or None)
+
+
+def _instances(groups: Sequence[config_pb.ModelInstanceGroup], device: Device) -> int:
+    """Returns the number of instances on the model's device; as in Triton, a group has one by default."""
+    kinds = config_pb.ModelInstanceGroup.Kind
+    kind = kinds.Name(groups[0].kind)
+    if len(groups) > 1 or kind not in {"KIND_AUTO", "KIND_GPU" if device.is_gpu else "KIND_CPU"}:
+        what = f"{len(groups)} groups" if len(groups) > 1 else f"{kind}, but the model is on {device}"
+        raise ConfigurationError(
+            f"config: instance_group has {what}; give one count, and the device as the parameter device"
+        )
+    return groups[0].count or 1
+
+
+def _batching(
+    config: config_pb.ModelConfig, settings: ModelSettings, max_inputs: int, *, sized: bool
+) -> tuple[ModelSettings, int]:
+    """Returns the settings with the batching of a model configuration, and the most inputs of a request.
+
+    As in Triton, requests share a batch only if there is ``dynamic_batching``, which may be empty. Without
+    it, ``max_batch_size`` limits the inputs of a request, and 0 sets no limit.
+    """
+    size, dynamic, batching = config.max_batch_size, config.dynamic_batching, settings.batching
+    if size < 0:
+        raise ConfigurationError(f"config: max_batch_size is {size}; it must be at least 0")
+    if sized and not (config.HasField("dynamic_batching") and 1 < size < max_inputs):
+        alone = replace(batching, max_batch_size=1, max_queue_delay_ms=0.0, preferred_batch_sizes=())
+        return replace(settings, batching=alone), min(size or max_inputs, max_inputs)
+    if config.HasField("dynamic_batching"):
+        batching = replace(
+            batching,
+            max_batch_size=size if sized else batching.max_batch_size,
+            max_queue_delay_ms=dynamic.max_queue_delay_microseconds / _US_PER_MS,
+            preferred_batch_sizes=tuple(dynamic.preferred_batch_size),
+        )
+        if batching.max_batch_size == 1:
+            raise ConfigurationError("config: dynamic_batching requires a max_batch_size of at least 2")
+    return replace(settings, batching=batching), max_inputs
+
+
+def _whole(name: str, text: str, least: int, most: int) -> int:
+    if not re.fullmatch(r"\d{1,19}", text) or not least <= int(text) <= most:
+        raise ConfigurationError(f"{name}: {titled('found', text)}; allowed: a whole number from {least} on")
+    return int(text)
+
+
+def _device(text: str) -> Device:
+    if text == "cpu":
+        return CPU
+    if found := re.fullmatch(r"gpu(?::(\d{1,4}))?", text):
+        return Device(DeviceKind.GPU, int(found[1] or 0))
+    raise ConfigurationError(f"device: {titled('found', text)}; allowed: cpu, gpu or gpu:N")

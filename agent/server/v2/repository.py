@@ -1,21 +1,14 @@
-"""Finds, lends, loads and unloads models by the names that clients of the protocol use.
-
-Also reads how a client loads a model: the parameters of ``RepositoryModelLoad``.
-"""
+"""Finds, lends, loads and unloads models by the names that clients of the protocol use."""
 
 from __future__ import annotations
 
-import json
-import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Any
 from weakref import WeakKeyDictionary
 
-from inferometer.agent.hardware.environment import CPU, Device, DeviceKind, Weights
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import SessionOptions, select_model
 from inferometer.agent.open_inference.codec import (
@@ -28,6 +21,9 @@ from inferometer.agent.open_inference.codec import (
     v2_version,
 )
 from inferometer.agent.preprocessing.inputs import blank
+from inferometer.agent.server.admission import MAX_INPUTS
+from inferometer.agent.server.v2.model_messages import LoadParameters
+from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.loaded_models import Lease
 from inferometer.agent.serving.served_model import ServedModel
 from inferometer.agent.serving.served_models import (
@@ -40,118 +36,15 @@ from inferometer.agent.serving.served_models import (
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import (
     ArtifactError,
-    ConfigurationError,
     FrameworkUnavailableError,
     NotFoundError,
     PredictionError,
     UnknownModelError,
     one_line,
-    suggestion,
 )
 from inferometer.manifests.inputs import DYNAMIC_AXIS
 from inferometer.manifests.schema import ModelManifest
 from inferometer.manifests.versions import exactly
-from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
-
-_CONFIG = "config"
-_KNOWN = ("device", "seed", "threads", "version", "weights")
-_DESCRIBING = {"name", "platform", "backend", "parameters"}
-"""The configuration fields that clients may send: ``parameters``, and those without effect."""
-_MAX_SEED = 2**63 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class LoadParameters:
-    """How to open a model; a ``version`` of None leaves the choice to the agent."""
-
-    options: SessionOptions
-    version: str | None = None
-
-
-def read_load_parameters(
-    parameters: Mapping[str, pb.ModelRepositoryParameter], defaults: SessionOptions
-) -> LoadParameters:
-    """Returns a request's load parameters; ``defaults`` are the options of models that no client has loaded.
-
-    ``weights``, ``seed``, ``threads``, ``device`` and ``version`` are parameters of the request, or
-    ``parameters`` in the JSON of ``config``, the only parameter that tritonclient sends.
-
-    Raises:
-        ConfigurationError: A parameter is unknown or invalid.
-    """
-    found: dict[str, str] = {}
-    for key, parameter in parameters.items():
-        if key.startswith("file:"):
-            raise ConfigurationError("a client cannot send files; the agent's manifests define its models")
-        if key == _CONFIG:
-            found |= _read_config(parameter.string_param)
-        elif key in _KNOWN:
-            found[key] = _text(parameter)
-        else:
-            raise ConfigurationError(
-                f"{titled('unknown parameter', key)}; {suggestion(key, (_CONFIG, *_KNOWN))}"
-            )
-    return _chosen(found, defaults)
-
-
-def _text(parameter: pb.ModelRepositoryParameter) -> str:
-    field = parameter.WhichOneof("parameter_choice")
-    return "" if field in {None, "bytes_param"} else str(getattr(parameter, field))
-
-
-def _read_config(text: str) -> dict[str, str]:
-    """Returns a model configuration's parameters: ``{"parameters": {"weights": {"string_value": …}}}``."""
-    try:
-        config = json.loads(text)
-        if not isinstance(config, dict):
-            raise ValueError("no object")
-        if refused := set(config) - _DESCRIBING:
-            raise ConfigurationError(
-                f"{titled('config has', min(refused))}, which a client cannot change here; "
-                f"allowed: {', '.join(sorted(_DESCRIBING))}"
-            )
-        values: Mapping[str, Any] = config.get("parameters", {})
-        found = {str(key): str(value["string_value"]) for key, value in values.items()}
-    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise ConfigurationError(
-            'config: is not a model configuration in JSON; an example is {"parameters": {"weights": '
-            '{"string_value": "random"}}}'
-        ) from error
-    for key in found:
-        if key not in _KNOWN:
-            raise ConfigurationError(f"config: {titled('unknown parameter', key)}; {suggestion(key, _KNOWN)}")
-    return found
-
-
-def _chosen(found: Mapping[str, str], defaults: SessionOptions) -> LoadParameters:
-    options = defaults
-    if (weights := found.get("weights")) is not None:
-        if weights not in {kind.value for kind in Weights}:
-            known = ", ".join(kind.value for kind in Weights)
-            raise ConfigurationError(f"weights: {titled('found', weights)}; allowed: {known}")
-        options = replace(options, weights=Weights(weights))
-    if (seed := found.get("seed")) is not None:
-        options = replace(options, seed=_whole("seed", seed, 0, _MAX_SEED))
-    if (threads := found.get("threads")) is not None:
-        options = replace(options, threads=_whole("threads", threads, 1, _MAX_SEED))
-    if (device := found.get("device")) is not None:
-        options = replace(options, device=_device(device))
-    return LoadParameters(options, found.get("version") or None)
-
-
-def _whole(name: str, text: str, least: int, most: int) -> int:
-    if not re.fullmatch(r"\d{1,19}", text) or not least <= int(text) <= most:
-        raise ConfigurationError(f"{name}: {titled('found', text)}; allowed: a whole number from {least} on")
-    return int(text)
-
-
-def _device(text: str) -> Device:
-    if text == "cpu":
-        return CPU
-    if found := re.fullmatch(r"gpu(?::(\d{1,4}))?", text):
-        return Device(DeviceKind.GPU, int(found[1] or 0))
-    raise ConfigurationError(f"device: {titled('found', text)}; allowed: cpu, gpu or gpu:N")
-
 
 FRAMEWORK_MARK = "@"
 """Separates the name of a model from the name of the framework that runs it."""
@@ -168,6 +61,8 @@ class FoundModel:
     Attributes:
         manifest: The model.
         options: The options that it is loaded with.
+        batching: Its instances and batching.
+        max_batch_size: The maximum number of inputs in a request.
         key: Its key among the loaded models.
         inputs: Its inputs by their names.
         version: Its version as the protocol spells it.
@@ -176,10 +71,17 @@ class FoundModel:
 
     manifest: ModelManifest
     options: SessionOptions
+    batching: BatchingOptions
+    max_batch_size: int
     key: ModelKey
     inputs: Mapping[str, TensorSignature]
     version: str
     title: str
+
+    def is_like(self, other: FoundModel) -> bool:
+        """Returns whether the other one is the same model with the same weights, perhaps served otherwise."""
+        same = replace(self.options, threads=other.options.threads) == other.options
+        return same and self.manifest == other.manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,17 +100,18 @@ class Repository:
     ``ResNet50`` is the model in the first installed framework that has it, ``ResNet50@PyTorch`` the model in
     PyTorch; an empty version means the loaded one, or else the highest that the version policy serves.
     Versions are spelled as in ``v2_version``; clients may also use a manifest's spelling or a constraint. A
-    model is loaded on its first request. Parameters of a load apply to the name until a client unloads it.
+    model is loaded on its first request. Parameters of a load apply to the name until a client unloads it. A
+    request has at most ``max_inputs`` inputs.
     """
 
-    def __init__(self, models: ServedModels, catalog: Catalog, registry: Registry) -> None:
+    def __init__(
+        self, models: ServedModels, catalog: Catalog, registry: Registry, max_inputs: int = MAX_INPUTS
+    ) -> None:
         self._models = models
         self._catalog = catalog
         self._registry = registry
-        self.batching = models.options.batching
-        """How requests of every model are queued and batched."""
+        self._max_inputs = max_inputs
         self._policies = models.options.versions
-        self._defaults = LoadParameters(models.options.session)
         self._lock = threading.Lock()
         self._loaded_with: dict[str, LoadParameters] = {}
         self._found: dict[tuple[str, str], FoundModel] = {}
@@ -227,15 +130,22 @@ class Repository:
         if found is None:
             # together with what it is loaded with, so that nothing outdated is remembered
             with self._lock:
-                found = self._look_for(name, version, self._loaded_with.get(_key(name), self._defaults))
+                found = self._look_for(
+                    name, version, self._loaded_with.get(_key(name)) or self.defaults(name)
+                )
                 if len(self._found) >= _MAX_REMEMBERED:
                     self._found.clear()
                 self._found[name, version] = found
         return found
 
+    def defaults(self, name: str) -> LoadParameters:
+        """Returns how a model is opened that no client has loaded."""
+        options, settings = self._models.options, self._models.options.of(_split(name)[0])
+        return LoadParameters(replace(options.session, threads=settings.threads), settings, self._max_inputs)
+
     def lease(self, found: FoundModel) -> Lease:
         """Lends a model until it is released, and loads it if necessary; see ``ServedModels.lease_model``."""
-        return self._models.lease_model(found.manifest, found.options)
+        return self._models.lease_model(found.manifest, found.options, batching=found.batching)
 
     def lease_loaded(self, found: FoundModel) -> Lease | None:
         """Lends a model if it is loaded; otherwise returns None."""
@@ -264,17 +174,26 @@ class Repository:
     def load(self, name: str, parameters: LoadParameters) -> None:
         """Loads a model, and unloads the previous model with that name if it is another one.
 
+        The previous model answers requests until the new one is loaded, and then finishes those that it has
+        accepted. Clients that open the model later, over either protocol, get the new one.
+
         Raises InferometerError if it cannot be found or loaded; in that case, nothing changes.
         """
-        found = self._look_for(name, "", parameters)
-        self._models.lease_model(found.manifest, found.options, keep=True).release()
+        found, before = self._look_for(name, "", parameters), None
+        with suppress(*NOT_HERE):
+            replaced = self.find(name, "")
+            before = self.loaded(replaced) if replaced.is_like(found) else None
+        self._models.lease_model(
+            found.manifest, found.options, batching=found.batching, keep=True, replaces=before
+        ).release()
         with self._lock:
-            before = self._loaded_with.get(_key(name), self._defaults)
+            loaded_with = self._loaded_with.get(_key(name)) or self.defaults(name)
             self._loaded_with[_key(name)] = parameters
+            self._models.serve_as(found.manifest, parameters.settings)
             self._forget(name)
         with suppress(*NOT_HERE):
-            replaced = self._look_for(name, "", before)
-            if (replaced.manifest, replaced.options) != (found.manifest, found.options):
+            replaced = self._look_for(name, "", loaded_with)
+            if replaced.key != found.key:
                 self._models.unload(replaced.key)
 
     def unload(self, name: str) -> None:
@@ -291,6 +210,7 @@ class Repository:
                 found.append(self.find(name, version))
         for model in found:
             self._models.unload(model.key)
+            self._models.serve_as(model.manifest, None)
         with self._lock:
             self._loaded_with.pop(_key(name), None)
             self._forget(name)
@@ -348,10 +268,14 @@ class Repository:
             framework,
             options.weights,
         )
+        batching = parameters.settings.batching
+        most = batching.max_batch_size if batching.max_batch_size > 1 else parameters.max_inputs
         return FoundModel(
             manifest,
             options,
-            ModelKey(manifest, options),
+            batching,
+            min(most, self._max_inputs),
+            ModelKey(manifest, options, batching),
             inputs_of(manifest),
             v2_version(manifest.version),
             f"model {manifest.name} {manifest.version}",

@@ -34,15 +34,15 @@ from inferometer.agent.protocol.tensors import array_bytes, pack
 from inferometer.agent.server.admission import MAX_INPUTS, StreamLimit
 from inferometer.agent.server.calls import CallContext, Codec, Method, in_order, methods_of
 from inferometer.agent.server.native.call_tracing import ServerTracing
-from inferometer.agent.server.v2.model_messages import config_message, metadata_message, statistics_message
-from inferometer.agent.server.v2.repository import (
-    NOT_HERE,
-    FoundModel,
-    Repository,
-    named,
+from inferometer.agent.server.v2.model_messages import (
+    config_message,
+    metadata_message,
     read_load_parameters,
+    statistics_message,
 )
+from inferometer.agent.server.v2.repository import NOT_HERE, FoundModel, Repository, named
 from inferometer.agent.server.v2.shared_memory import Place, SharedMemory
+from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.served_model import ServedModel
 from inferometer.agent.serving.served_models import ModelState, ServedModels
 from inferometer.agent.tracing.recorder import TraceScope
@@ -74,22 +74,22 @@ class RequestedOutput:
 class Inference:
     """Answers requests. Thread-safe.
 
-    ``clock`` is the clock of the served models, for deadlines and times in nanoseconds. Without
+    ``policies`` has the priorities and queue policies, which are those of all models. ``clock`` is the clock
+    of the served models, for deadlines and times in nanoseconds. Without
     ``shared_memory``, tensors travel only in the messages.
     """
 
     def __init__(
         self,
         repository: Repository,
-        max_batch_size: int,
+        policies: BatchingOptions,
         clock: Callable[[], int],
         shared_memory: SharedMemory | None = None,
     ) -> None:
         self._shared_memory = shared_memory
         self._repository = repository
-        self._batching = repository.batching
-        self._has_policies = repository.batching.has_policies
-        self._max_batch_size = max_batch_size
+        self._policies = policies
+        self._has_policies = policies.has_policies
         self._clock = clock
 
     async def infer(
@@ -110,10 +110,12 @@ class Inference:
             request = self._shared_memory.with_inputs(request, call.record.peer)
         deadline_ns, queueing = self._limits(message, call)
         found = self._repository.find(message.model_name, message.model_version)
-        batch = read_inputs(request, found.inputs, self._max_batch_size, found.title)
+        batch = read_inputs(request, found.inputs, found.max_batch_size, found.title)
         read_ns = self._clock()
         lease = self._repository.lease_loaded(found)
         if lease is None:
+            # anew: the model may have been loaded otherwise just now
+            found = self._repository.find(message.model_name, message.model_version)
             lease = await call.in_thread(self._repository.lease, found)
         try:
             model = lease.model
@@ -161,7 +163,7 @@ class Inference:
         timeout_us = min(_whole(message, _TIMEOUT, "of microseconds; 0 sets no limit"), _MAX_TIMEOUT_US)
         if self._has_policies:
             queueing["priority"] = _whole(message, _PRIORITY, "from 1, the highest, on; 0 is the default")
-            policy = self._batching.policy_of(self._batching.level_of(queueing["priority"]))
+            policy = self._policies.policy_of(self._policies.level_of(queueing["priority"]))
             if timeout_us and policy.delays:
                 queueing["timeout_ns"] = timeout_us * _NS_PER_US
             if not policy.allow_timeout_override or policy.delays:
@@ -324,16 +326,12 @@ class InferenceService:
         tracing: ServerTracing,
     ) -> None:
         self._tracing = tracing
-        batching = models.options.batching
         self._models = models
-        self._batching = batching
         self._streams = streams
         self._is_ready = is_ready
-        self._repository = Repository(models, catalog, registry)
-        most = batching.max_batch_size if batching.max_batch_size > 1 else max_inputs
-        self._max_batch_size = min(most, max_inputs)
+        self._repository = Repository(models, catalog, registry, max_inputs)
         self._shared_memory = shared_memory
-        self._inference = Inference(self._repository, self._max_batch_size, models.clock, shared_memory)
+        self._inference = Inference(self._repository, models.options.batching, models.clock, shared_memory)
 
     def methods(self) -> list[Method]:
         """The service's methods."""
@@ -420,8 +418,8 @@ class InferenceService:
             config=config_message(
                 request.name,
                 description,
-                self._batching,
-                self._max_batch_size,
+                found.batching,
+                found.max_batch_size,
                 tuple(found.inputs.values()),
                 outputs,
                 self._repository.version_policy(request.name),
@@ -466,7 +464,7 @@ class InferenceService:
     ) -> pb.RepositoryModelLoadResponse:
         """Loads a model, which stays loaded until it is unloaded or its memory is needed."""
         self._check_repository(request.repository_name)
-        parameters = read_load_parameters(request.parameters, self._models.options.session)
+        parameters = read_load_parameters(request.parameters, self._repository.defaults(request.model_name))
         self._repository.load(request.model_name, parameters)
         return pb.RepositoryModelLoadResponse()
 

@@ -7,6 +7,7 @@ protobuf library alone.
 
 from __future__ import annotations
 
+import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -391,6 +392,18 @@ class KServeServer(ABC):
             request = pb.ModelConfigRequest(name=name, version=version)
             answer = self._ask(request, self._model_timeout_s)
         return answer.config if answer.HasField("config") else None
+
+    def whole_config(self, name: str, version: str) -> model_config_pb2.ModelConfig | dict[str, Any] | None:
+        """Returns a model's configuration, whole: as JSON if it comes over HTTP; see ``model_config``."""
+        return self.model_config(name, version)
+
+    def load_model(self, name: str, config: Mapping[str, Any]) -> None:
+        """Loads a model, also if it is loaded, with a configuration; raises AgentError if that is refused."""
+        request = pb.RepositoryModelLoadRequest(model_name=name)
+        request.parameters["config"].string_param = json.dumps(config)
+        what = f'{self.address.server}: cannot load model "{name}" with another configuration'
+        with translate_errors(self.address, what, late="give it longer with --open_timeout"):
+            self._ask(request, self._model_timeout_s)
 
     def statistics(self, name: str, version: str, timeout_s: float) -> Mapping[str, float]:
         """Returns the statistics of a model since it was loaded; see ``statistics_of``.

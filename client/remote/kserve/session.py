@@ -38,6 +38,7 @@ from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.protocol.status import TRACEPARENT_KEY
 from inferometer.agent.tracing.recorder import SpanKind, TraceLevel, TraceScope, ended
 from inferometer.client.remote.call_target import BeginCall, CallFlight, CallTarget, Outcome
+from inferometer.client.remote.kserve.control import ModelControl
 from inferometer.client.remote.kserve.server import Fit, InferForm, InferReply, KServeServer, TensorPlace
 from inferometer.evaluators.load.server_statistics import ReadStatistics
 from inferometer.evaluators.load.target import LoadInputs, PreparedInputs
@@ -326,6 +327,11 @@ class KServeSession(Session):
     def load_target(self, inputs: LoadInputs) -> KServeTarget:
         """Returns a load target that sends each query to the server; see ``KServeTarget``."""
         return KServeTarget(self, inputs)
+
+    def control(self) -> ModelControl:
+        """Returns what changes how the server serves the model, while the session is open."""
+        form = self.predictor.form
+        return ModelControl(self.predictor.connection, form.model_name, form.model_version)
 
     def predict_tensor(
         self, batch: Tensors | NDArray[Any], trace: TraceScope | None = None, infer: Infer | None = None

@@ -28,6 +28,7 @@ from inferometer.agent.tracing.recorder import SpanKind, TraceScope
 from inferometer.client.remote.address import AgentAddress
 from inferometer.client.remote.call_target import BeginCall, CallFlight, CallTarget, Outcome
 from inferometer.client.remote.connection import RemoteOptions
+from inferometer.client.remote.kserve.control import ModelControl
 from inferometer.client.remote.native.calls import (
     LocalBatch,
     RemoteTrace,
@@ -202,6 +203,13 @@ class RemoteAgent(Closeable):
     def load_target(self, inputs: LoadInputs) -> RemoteTarget:
         """Returns a load target that sends each query to the agent; see ``RemoteTarget``."""
         return RemoteTarget(self, inputs)
+
+    def control(self) -> ModelControl:
+        """Returns what changes how the agent serves the model to those who open it later."""
+        manifest = self.description.manifest
+        return ModelControl.of_agent(
+            self.connection.address, manifest.name, manifest.framework.name, self._remote
+        )
 
     def begin_flight(self, trace: TraceScope | None = None) -> Flight:
         """Begins a stream of batches, for a caller that assigns batches itself and closes the flight."""

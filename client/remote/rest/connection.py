@@ -54,6 +54,7 @@ from inferometer.client.remote.kserve.server import (
     KServeServer,
     TensorPlace,
     datatype_of_output,
+    translate_errors,
 )
 from inferometer.client.remote.rest.responses import HttpFailure, Response, of_response
 from inferometer.client.remote.rest.sockets import Endpoint, Exchanges, Flights, HttpCall
@@ -261,6 +262,12 @@ class KServeHttpConnection(KServeServer):
                 return pb.ModelReadyResponse(ready=ready)
             case pb.ModelConfigRequest(name=name, version=version):
                 return _read_config(self._send("GET", f"{model_path(name, version)}/config", timeout_s))
+            case pb.RepositoryModelLoadRequest(model_name=name):
+                config = request.parameters["config"].string_param
+                body = json.dumps({"parameters": {"config": config}}).encode()
+                path = f"/v2/repository/models/{quote(name, safe='')}/load"
+                _require(self._send("POST", path, timeout_s, body))
+                return pb.RepositoryModelLoadResponse()
             case pb.ModelStatisticsRequest(name=name, version=version):
                 response = self._send("GET", f"{model_path(name, version)}/stats", timeout_s)
                 return _read(response, pb.ModelStatisticsResponse())
@@ -272,6 +279,12 @@ class KServeHttpConnection(KServeServer):
                 _require(self._send("POST", f"{_region(name)}/unregister", timeout_s))
                 return pb.SystemSharedMemoryUnregisterResponse()
         raise NotImplementedError(request.DESCRIPTOR.name)
+
+    def whole_config(self, name: str, version: str) -> dict[str, Any]:
+        """Returns a model's configuration as the server tells it; see ``KServeServer``."""
+        with translate_errors(self.address, f'{self.address.server}: model "{name}"'):
+            path = f"{model_path(name, version)}/config"
+            return dict(json_object(_require(self._send("GET", path, self._model_timeout_s)).body))
 
     @property
     def form(self) -> Callable[..., HttpRequestForm]:

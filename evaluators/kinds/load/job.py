@@ -201,7 +201,7 @@ class LoadJob:
         return measurement, whole
 
 
-def _reopened(resources: JobResources, request: SystemRequest, threads: int) -> TensorSystem:
+def _reopened(resources: JobResources, request: SystemRequest, threads: int | None) -> TensorSystem:
     session = replace(request.session, threads=threads)
     return resources.open_loadable(replace(request, session=session), notify=lambda _: None)
 

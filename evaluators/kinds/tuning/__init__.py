@@ -1,1 +1,1 @@
-"""The search for the best serving configuration of a model in this process."""
+"""The search for the best serving configuration of a model."""

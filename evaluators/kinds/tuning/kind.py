@@ -27,7 +27,7 @@ from inferometer.evaluators.kinds.load.measurement import invalid_reason, lag_re
 from inferometer.evaluators.kinds.load.summary import LoadSummary
 from inferometer.evaluators.kinds.tuning.race import OUT_OF_TIME, Race, Trial, TuningMeasurement
 from inferometer.evaluators.kinds.tuning.request import Configuration, TuningRequest
-from inferometer.evaluators.load.local_target import SwitchedTarget
+from inferometer.evaluators.load.local_target import ReloadedTarget, SwitchedTarget
 from inferometer.evaluators.reports.base import (
     INVALID_COLUMN,
     NAME_COLUMNS,
@@ -49,7 +49,8 @@ class TuningJob(LoadJob):
         self._tuning = request
 
     def _switched(self, *opened: Any) -> SwitchedTarget:
-        self._target = SwitchedTarget(*opened)
+        target = ReloadedTarget if self._tuning.system.agents else SwitchedTarget
+        self._target = target(*opened)
         return self._target
 
     def _use(self, c: Configuration) -> str:
@@ -215,8 +216,9 @@ def _trials(stored: Any) -> tuple[Trial, ...]:
 class TuningKind(RateSearchKind):
     """Find the serving configuration with the highest rate within a latency bound.
 
-    Instances, threads, batch sizes and delays of a model in this process race on the same arrivals. Losers
-    are stopped early. The answer has an interval, and the probability that another configuration is better.
+    Instances, threads, batch sizes and delays of a model race on the same arrivals: in this process, or on an
+    agent or a server such as Triton, which loads the model anew for each and at the end as before. Losers are
+    stopped early. The answer has an interval, and the probability that another configuration is better.
     """
 
     name = "tuning"

@@ -69,13 +69,14 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningRequest:
-    """A search for the best serving configuration of a model in this process.
+    """A search for the best serving configuration of a model.
 
     Attributes that are not listed here are as in ``MaxQpsRequest``.
 
     Attributes:
         system: The model.
-        instances: The numbers of instances to try; None: powers of 2 up to the cores.
+        instances: The numbers of instances to try; None: powers of 2 up to the cores, or to 4 if a server
+            does not report its cores.
         threads: The threads per operator to try; None: those that fit the cores beside the instances.
         max_batch_size: The maximum numbers of queries in a batch to try.
         max_queue_delay_ms: The delays of the first query of a batch to try.
@@ -83,7 +84,7 @@ class TuningRequest:
         write_config: The new file that the configuration is written to.
 
     Raises:
-        ConfigurationError: A value is out of range, or the model does not run in this process.
+        ConfigurationError: A value is out of range, or there are several agents.
     """
 
     system: SystemRequest = field(default_factory=default_system)
@@ -149,8 +150,6 @@ class TuningRequest:
 
     def __post_init__(self) -> None:
         check_options(self)
-        if self.system.agents:
-            raise ConfigurationError("tuning changes how a model in this process is served; leave out agent")
         for name in _AXES:
             values = getattr(self, name)
             if values is not None and (not values or len(set(values)) < len(values)):
@@ -168,7 +167,7 @@ class TuningRequest:
         """
         dataset = DatasetOptions(dataset_name=self.dataset_name, dataset_path=self.dataset_path).choice()
         session = self.system.session
-        if not session.device.is_gpu:
+        if not session.device.is_gpu and not self.system.agents:  # which is told with each configuration
             session = replace(session, threads=(self.threads or (1,))[0])
         return MaxQpsRequest(
             system=replace(self.system, session=session),
@@ -190,16 +189,16 @@ class TuningRequest:
         """Yields the configurations of the space.
 
         Where the request leaves instances or threads open, it has those whose product is within the cores; a
-        GPU's model keeps its framework's threads.
+        GPU's model keeps its framework's threads, and that of a server with 0 known cores its own.
 
         Raises:
             ConfigurationError: There are too many.
         """
-        powers = tuple(2**power for power in range(max(cores, 1).bit_length()))
-        threads = self.threads or ((None,) if on_gpu else powers)
+        powers = tuple(2**power for power in range(cores.bit_length())) or (1, 2, 4)
+        threads = self.threads or ((None,) if on_gpu or not cores else powers)
         axes = (self.instances or powers, threads, self.max_batch_size, self.max_queue_delay_ms)
         found = [Configuration(*values) for values in product(*axes)]
-        if not (self.instances and self.threads):
+        if cores and not (self.instances and self.threads):
             least = min(self.threads or (1,))
             room = max(cores, min(self.instances or (1,)) * least)
             found = [each for each in found if each.instances * (each.threads or 1) <= room]

@@ -31,7 +31,7 @@ from inferometer.manifests.errors import ConfigurationError
         ({"arrival": "ramp"}, "arrival ramp has no steady rate"),
         ({"arrival": "posson"}, 'unknown arrival process "posson"'),
         ({"time_budget_s": 2.0}, "time_budget is 2 s; with this min_duration"),
-        ({"system": SystemRequest(agents=("host:1",))}, "leave out agent"),
+        ({"system": SystemRequest(agents=("host:1", "host:2"))}, "2 agents are named"),
     ],
 )
 def test_wrong_input_is_refused_in_one_line(given: dict[str, Any], message: str) -> None:
