@@ -25,7 +25,7 @@ PARTS = ("lag", "network", "queue", "input", "compute", "output", "rest")
 the rest of the server's time or, without a network, of the query's."""
 _PERCENTS = (50.0, 90.0, 95.0, 99.0)
 _MOST_HALF_WIDTH = 2.5
-_STATISTICS, _ANSWERS = "statistics", "answers"
+_ANSWERS = "answers"
 _TOTALS = {"queue": "queue_ns", "input": "input_ns", "compute": "infer_ns", "output": "output_ns"}
 """The counters of the parts in a server; see ``server_statistics.COUNTERS``."""
 _OTHERS_SHARE = 0.05
@@ -37,7 +37,7 @@ class LatencyParts:
 
     Attributes:
         figure: Which queries: ``mean`` for all of them, ``p99`` for those around that percentile.
-        source: ``statistics`` of the server, or ``answers``.
+        source: The source of the server's statistics (see ``ServerSeries``), or ``answers``.
         queries: The number of queries.
         latency_ns: Their mean latency; the sum of the parts.
         parts_ns: The known ones of ``PARTS``.
@@ -127,14 +127,17 @@ def _by_statistics(run: LoadRun, series: ServerSeries, trip_ns: float | None) ->
     latency_ns, lag_ns = float(queries.latency_ns.mean()), float(queries.lag_ns.mean())
     parts = {part: means_ns[name] for part, name in _TOTALS.items() if np.isfinite(means_ns[name])}
     within_ns = sum(parts.values())
-    server_ns = means_ns["success_ns"] if np.isfinite(means_ns["success_ns"]) else within_ns
+    tells_whole = bool(np.isfinite(means_ns["success_ns"]))
+    server_ns = means_ns["success_ns"] if tells_whole else within_ns
     rest_ns = round(server_ns - within_ns, 3) + 0.0  # not -0
     parts = {"lag": lag_ns, "network": latency_ns - lag_ns - server_ns, **parts, "rest": rest_ns}
     notes = []
+    if not tells_whole:
+        notes.append("the server does not tell how long requests stay in it: waits there count as network")
     if abs(requests - len(queries)) > max(_OTHERS_SHARE * requests, 2):
         notes.append(
             f"the server answered {requests:.0f} requests meanwhile, {len(queries)} of them from here"
         )
     if series.was_reset.any():
         notes.append("counters of the server began anew; the time around that is left out")
-    return LatencyParts("mean", _STATISTICS, len(queries), latency_ns, parts, trip_ns, tuple(notes))
+    return LatencyParts("mean", series.source, len(queries), latency_ns, parts, trip_ns, tuple(notes))

@@ -86,8 +86,12 @@ class WorkloadPlot(Plot[LoadMeasurement]):
 _SERVER_CHARTS = (
     ("requests", 1.0, {"queue_length": "queue length", "in_flight": "in flight", "batch_size": "batch size"}),
     ("cores", 1.0, {"cpu_cores": "CPU"}),
-    ("share", 1.0, {"cpu_use": "CPU", "gpu_use": "GPU", "cache_use": "cache"}),
-    ("memory (MiB)", 2.0**20, {"memory_bytes": "memory", "gpu_memory_bytes": "GPU memory"}),
+    ("share", 1.0, {"host_cpu_use": "host's CPU", "gpu_use": "GPU", "cache_use": "cache"}),
+    (
+        "memory (MiB)",
+        2.0**20,
+        {"memory_bytes": "memory", "gpu_memory_bytes": "GPU memory", "host_memory_bytes": "host's memory"},
+    ),
 )
 """The charts of the server, under that of the latency: the axis, its unit, and the levels by name."""
 
