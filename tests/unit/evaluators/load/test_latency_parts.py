@@ -87,6 +87,8 @@ def test_each_percentile_has_the_parts_of_the_queries_around_it(figure: str, com
     parts = parts_of(found)["answers", figure]
 
     assert ms(parts)["compute"] == pytest.approx(compute_ms, abs=0.5)
+    assert len(parts.latencies_ns) == (10 if figure == "p99" else 50)
+    assert np.ptp(parts.latencies_ns) <= MS, "no others than those around the percentile"
     assert sum(ms(parts).values()) == pytest.approx(parts.latency_ns / MS)
 
 
