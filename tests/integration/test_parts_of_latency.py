@@ -283,8 +283,11 @@ def test_the_queue_is_that_of_the_measured_framework(start_agent, manifest_folde
         registry_pb2.LoadedModel(name="Mean", framework_name=framework, waiting_requests=count)
         for framework, count in waiting.items()
     ]
-    status = registry_pb2.StatusResponse(models=models)
+    status = registry_pb2.StatusResponse(models=models, resident_memory_bytes=7, cpu_ns=9)
     with open_remote_agent(start_agent().address, "Mean") as remote, remote.load_target(ONE) as target:
         monkeypatch.setattr(remote.connection, "registry", SimpleNamespace(Status=lambda *_, **__: status))
 
-        assert target.statistics_sources()["status"](1.0)["queue_length"] == 2
+        read = target.statistics_sources()["status"]
+        assert read(1.0) == {"queue_length": 2, "memory_bytes": 7, "cpu_ns": 9}
+        status.cpu_ns = 0  # an older agent does not tell it
+        assert read(1.0) == {"queue_length": 2, "memory_bytes": 7}
