@@ -21,7 +21,7 @@ JOINED = CHANGING | {
     "inferometer.v1.RegistryService/Status",
 }
 """The methods that all workers run."""
-_SUMS = {"open_sessions", "closed_sessions", "resident_memory_bytes"}
+_SUMS = {"open_sessions", "closed_sessions", "resident_memory_bytes", "cpu_ns"}
 _SUMS |= {"inference_count", "execution_count", "count", "ns"}
 _KEYS = {"model_stats": attrgetter("name", "version"), "batch_stats": attrgetter("batch_size")}
 

@@ -131,6 +131,7 @@ def chart_document(title: str, chart: PointChart, notes: Sequence[str]) -> dict[
         "series": [_series(each) for each in chart.series],
         "rules": [{"at": rule.at, "text": rule.text, "upright": rule.upright} for rule in chart.rules],
         "bands": [{"start": band.start, "end": band.end, "text": band.text} for band in chart.bands],
+        "x_range": chart.x_range,
         "x_logarithmic": chart.x_logarithmic,
         "y_logarithmic": chart.y_logarithmic,
         "tall": chart.tall,

@@ -180,6 +180,7 @@ class PointChart:
         x_logarithmic: Whether the axis ``x`` is logarithmic if all of its values are positive.
         y_logarithmic: Whether the axis ``y`` is logarithmic if all of its values are positive.
         tall: Whether the chart has twice the usual height.
+        x_range: What the axis ``x`` spans at least, so that charts have the same one; None for the points.
     """
 
     heading: Label
@@ -191,6 +192,7 @@ class PointChart:
     x_logarithmic: bool = False
     y_logarithmic: bool = False
     tall: bool = False
+    x_range: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

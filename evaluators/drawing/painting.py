@@ -267,7 +267,7 @@ def _scale(axes: Axes, chart: PointChart) -> None:
         axes.yaxis.set_major_locator(MaxNLocator(5, steps=STEPS))
         axes.yaxis.set_major_formatter(FuncFormatter(tick))
     widths = [x for series in chart.series for x in series.x]
-    widths += [x for band in chart.bands for x in (band.start, band.end)]
+    widths += [*(chart.x_range or ()), *(x for band in chart.bands for x in (band.start, band.end))]
     widths += [rule.at for rule in chart.rules if rule.upright]
     first, last = min(widths), max(widths)
     if chart.x_logarithmic and first > 0:

@@ -201,9 +201,10 @@ _METRICS: Mapping[str, str] = {
     "cache_use": "vllm:kv_cache_usage_perc vllm:gpu_cache_usage_perc",  # a version has one of the two
     "gpu_use": "inferometer_gpu_utilization_ratio nv_gpu_utilization",
     "gpu_memory_bytes": "inferometer_gpu_memory_used_bytes nv_gpu_memory_used_bytes",
-    "cpu_use": "nv_cpu_utilization",
+    "host_cpu_use": "nv_cpu_utilization",
+    "host_memory_bytes": "nv_cpu_memory_used_bytes",
     "cpu_ns": "process_cpu_seconds_total",
-    "memory_bytes": "process_resident_memory_bytes nv_cpu_memory_used_bytes",
+    "memory_bytes": "process_resident_memory_bytes",
     "inferences": "inferometer_batch_inputs_sum nv_inference_count",
     "executions": "inferometer_batch_inputs_count nv_inference_exec_count",
     "requests": "nv_inference_request_success vllm:e2e_request_latency_seconds_count "
@@ -215,12 +216,13 @@ _METRICS: Mapping[str, str] = {
     "request_predict_seconds_sum",
     "output_ns": "nv_inference_compute_output_duration_us request_postprocess_seconds_sum",
 }
-"""The metrics of each figure: those of our agents, of Triton (docs/user_guide/metrics.md), of vLLM
-(docs/usage/metrics.md), of KServe's Python servers (request_…), and of any Prometheus client (process_…)."""
+"""The metrics of each figure: those of our agents, and those that Triton 2.51 (nv_…; of a GPU, as its
+documentation names them), vLLM 0.32, KServe's Python servers 0.21 (request_…) and any Prometheus client
+(process_…) print."""
 _FIGURES = {name: figure for figure, names in _METRICS.items() for name in names.split()}
 _UNITS = {"_us": 1e3, "_seconds_sum": 1e9, "_seconds_total": 1e9}
 """The nanoseconds in the unit at the end of a metric's name."""
-_SHARES = ("gpu_use", "cpu_use", "cache_use")
+_SHARES = ("gpu_use", "host_cpu_use", "cache_use")
 """Figures of which several samples, as of several GPUs, have a mean; the others have a sum."""
 _SAMPLE = re.compile(
     rf"^({'|'.join(map(re.escape, _FIGURES))})"

@@ -142,7 +142,7 @@ def test_a_workload_tells_where_its_time_went(agent: Agent, served: str) -> None
     assert read.figure("parts").startswith("mean ")
     assert "parts " not in unread.stdout
     rows = agent("info", "evaluation", "parts", f"--id={read.figure('evaluation')}", "-f", "csv").rows
-    assert [row["source"] for row in rows if row["figure"] == "mean"] == ["statistics", "answers"]
+    assert [row["source"] for row in rows if row["figure"] == "mean"] == ["V2", "answers"]
     parts = ("lag", "network", "queue", "input", "compute", "output", "rest")
     for row in rows:
         known = sum(float(row[f"{name}_ms"] or 0) for name in parts)

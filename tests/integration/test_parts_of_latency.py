@@ -12,14 +12,18 @@ from fake_framework import DEADLINE_S, SCRIPT, SERVED, SIDE, mean_scores
 from kserve_http_server import running_http
 from kserve_server import Served, Tensor, running
 from load_runs import latencies
+from test_call_traces import exporting
 
+from inferometer.agent.serving.batching import BatchingOptions
+from inferometer.agent.serving.served_models import ServingOptions
+from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceLevel, TraceScope
 from inferometer.client.remote.connection import statistics_of
 from inferometer.client.remote.kserve.opening import ModelChoice, open_kserve
 from inferometer.client.remote.native.agent import open_remote_agent
 from inferometer.evaluators.kinds.load.parts import latency_parts
 from inferometer.evaluators.load.arrivals import ConstantArrivals, Extent, Schedule
 from inferometer.evaluators.load.issuer import RunLimits
-from inferometer.evaluators.load.load_session import LoadSession, reader_of
+from inferometer.evaluators.load.load_session import LoadSession, LoadTrace, reader_of
 from inferometer.evaluators.load.queries import Outcome
 from inferometer.evaluators.load.target import PreparedInputs
 from inferometer.manifests.catalog import Catalog
@@ -36,7 +40,7 @@ THREES = Schedule(DUE_NS, "three at a time", 25.0)
 
 
 @contextmanager
-def loaded(address, folder, model="Scripted", metrics_url="", rate_hz=20.0):
+def loaded(address, folder, model="Scripted", metrics_url="", rate_hz=20.0, trace=None):
     """The target of a model on a server, and a session that reads the server's statistics."""
     with ExitStack() as stack:
         if address.startswith("kserve"):
@@ -45,7 +49,7 @@ def loaded(address, folder, model="Scripted", metrics_url="", rate_hz=20.0):
             system = stack.enter_context(open_remote_agent(address, model))
         target = stack.enter_context(system.load_target(ONE))
         reader = reader_of(target, metrics_url, rate_hz)
-        yield LoadSession(target, RunLimits(10_000.0), None, reader), reader
+        yield LoadSession(target, RunLimits(10_000.0), trace, reader), reader
 
 
 def constant(count=40, rate_qps=400.0):
@@ -74,10 +78,7 @@ def test_the_parts_are_as_long_as_the_queue_and_the_model_took(spawn_agent, mani
     parts = {(each.source, each.figure): each for each in latency_parts(run)}
     [v2, *_] = run.server
     first_ns = v2.at_ns[v2.at_ns >= run.cut_ns][0]
-    expected = {
-        "statistics": run.queries.done_ns > first_ns,
-        "answers": run.queries.scheduled_ns >= run.cut_ns,
-    }
+    expected = {"V2": run.queries.done_ns > first_ns, "answers": run.queries.scheduled_ns >= run.cut_ns}
     assert run.queries.count(Outcome.ANSWERED) == COUNT
     assert reader.notes == {}
     for source, counted in expected.items():
@@ -89,6 +90,62 @@ def test_the_parts_are_as_long_as_the_queue_and_the_model_took(spawn_agent, mani
     p90, counted_s = parts["answers", "p90"], np.sort(waited_s[expected["answers"]])
     around = slice(round(0.875 * len(counted_s)), round(0.925 * len(counted_s)) + 1)
     assert p90.parts_ns["queue"] == pytest.approx(counted_s[around].mean() * 1e9, rel=0.05)
+
+
+class KeptTrace(LoadTrace):
+    """Traces every query, and keeps the ids of their calls."""
+
+    def begin(self, target):
+        self.sample = super().begin(target)
+        return self.sample
+
+
+@pytest.mark.parametrize("form", ["{grpc}", "kserve://{grpc}", "kserve+{http}"])
+def test_the_times_in_the_answers_are_those_of_the_spans_of_the_same_requests(
+    start_agent, manifest_folder, form
+):
+    """Three requests at a time, of which the agent predicts two at once."""
+    (manifest_folder / SCRIPT).write_text(json.dumps({"service_s": 0.01}))
+    serving = ServingOptions(BatchingOptions(max_batch_size=2, max_queue_delay_ms=1))
+
+    def start(tracing):
+        return start_agent(parts={"tracing": tracing}, http_port=0, serving=serving)
+
+    recorder = SpanRecorder(TraceContext.new(), TraceLevel.MODEL_TRACE)
+    trace = KeptTrace(TraceScope.top(recorder), 1.0, 0)
+    with exporting(start) as agent:
+        address = form.format(grpc=agent.server.address, http=agent.server.http_url)
+        with loaded(address, manifest_folder, trace=trace) as (session, _):
+            run = session.run(Schedule(DUE_NS // 4, "three at a time", 100.0))
+        spans = agent.stop()
+
+    calls = {span.parent_id: id_ for id_, span in spans.items() if span.role == "server"}
+    below = {(span.parent_id, span.name): (id_, span) for id_, span in spans.items()}
+    found, told_ns = [], run.queries.queue_ns + run.queries.batch_ns + run.queries.predict_ns
+    for query in range(COUNT):
+        call = calls[trace.sample.span_id(query)]
+        (_, queue), (batch_id, batch) = below[call, "queue"], below[call, "batch"]
+        _, predict = below[batch_id, "predict"]
+        assert predict.duration_ns == run.queries.predict_ns[query]
+        assert batch.attributes["inferometer.batch_size"] == run.queries.batch_size[query]
+        # the rest of the batch's time, which the answer counts too, goes into writing the spans
+        assert run.queries.queue_ns[query] <= queue.duration_ns
+        assert queue.duration_ns + batch.duration_ns <= told_ns[query]
+        found.append((queue.duration_ns, predict.duration_ns, queue.duration_ns + batch.duration_ns))
+    of_spans = np.array(found)
+    assert np.median(of_spans[:, 2] / told_ns) >= 0.95
+    counted = run.queries.scheduled_ns >= run.cut_ns
+    by_answers = [each for each in latency_parts(run) if each.source == "answers"]
+    assert [each.figure for each in by_answers] == ["mean", "p50", "p90", "p95", "p99"]
+    for each in by_answers:
+        latency_ns = run.queries.latency_ns
+        same = counted & (latency_ns >= each.latencies_ns.min()) & (latency_ns <= each.latencies_ns.max())
+        queue_ns, predict_ns, _ = of_spans[same].mean(axis=0)
+        assert same.sum() == len(each.latencies_ns)
+        assert each.parts_ns["compute"] == pytest.approx(predict_ns)
+        assert 0 <= queue_ns - each.parts_ns["queue"] <= each.parts_ns["input"]
+        assert sum(each.parts_ns.values()) == pytest.approx(latency_ns[same].mean())
+        assert each.explained_share >= 0.95 or "are not explained" in each.missing
 
 
 def test_an_agent_tells_its_queue_its_memory_and_its_cpu_time(spawn_agent, manifest_folder):
@@ -226,8 +283,11 @@ def test_the_queue_is_that_of_the_measured_framework(start_agent, manifest_folde
         registry_pb2.LoadedModel(name="Mean", framework_name=framework, waiting_requests=count)
         for framework, count in waiting.items()
     ]
-    status = registry_pb2.StatusResponse(models=models)
+    status = registry_pb2.StatusResponse(models=models, resident_memory_bytes=7, cpu_ns=9)
     with open_remote_agent(start_agent().address, "Mean") as remote, remote.load_target(ONE) as target:
         monkeypatch.setattr(remote.connection, "registry", SimpleNamespace(Status=lambda *_, **__: status))
 
-        assert target.statistics_sources()["status"](1.0)["queue_length"] == 2
+        read = target.statistics_sources()["status"]
+        assert read(1.0) == {"queue_length": 2, "memory_bytes": 7, "cpu_ns": 9}
+        status.cpu_ns = 0  # an older agent does not tell it
+        assert read(1.0) == {"queue_length": 2, "memory_bytes": 7}

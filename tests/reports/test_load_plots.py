@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
-from inferometer.evaluators.drawing import canvas
+from inferometer.evaluators.drawing import canvas, painting
 from inferometer.evaluators.drawing.charts import (
     TALL_POINT_INCHES,
     Band,
@@ -73,6 +74,7 @@ def read_from(evaluation: Evaluation, **figures: list[float]) -> Evaluation:
 def test_what_the_server_told_is_drawn_below_the_latency(workloads: list[Evaluation]) -> None:
     figures = {"queue_ns": [0, 2e9, 2e9], "inferences": [0, 8, 8], "executions": [0, 2, 2]}
     resources = {"cpu_ns": [0, 5e8, 2e9], "memory_bytes": [2**20, 2**21, 2**21], "gpu_use": [0.5, 0.25, 1]}
+    resources |= {"host_cpu_use": [1, 1, 1], "host_memory_bytes": [2**30, 2**30, 2**30]}
     read = read_from(workloads[0], **figures, **resources)
 
     latency, requests, cores, share, memory = charts_of("workload", [read])
@@ -84,9 +86,17 @@ def test_what_the_server_told_is_drawn_below_the_latency(workloads: list[Evaluat
     assert by_group(cores)["CPU"].y == (0.5, 1.5)
     assert by_group(share)["GPU"].y == (0.5, 0.25, 1)
     assert by_group(memory)["memory"].y == (1, 2, 2)
+    assert (by_group(share)["host's CPU"].y, by_group(memory)["host's memory"].y) == ((1,) * 3, (1024,) * 3)
     assert {chart.bands for chart in (requests, cores, share, memory)} == {latency.bands}
+    [span] = {chart.x_range for chart in (latency, requests, cores, share, memory)}
+    queries = workloads[0].measurement.run.queries
+    assert span == (0, max(2.0, queries.scheduled_ns.max() / 1e9, queries.done_ns.max() / 1e9))
+    for chart in (latency, requests):
+        axes = Figure().add_subplot()
+        painting._scale(axes, chart)
+        assert axes.get_xlim() == pytest.approx((0 - span[1] / 100, span[1] * 1.01))
     groups = picture("workload", [read]).groups
-    assert groups[2:] == ("queue length", "batch size", "CPU", "GPU", "memory")
+    assert groups[2:] == ("queue length", "batch size", "CPU", "host's CPU", "GPU", "memory", "host's memory")
     assert "The server during this run" in texts(canvas.svg(picture("workload", [read])))
 
 

@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 
 import psutil
 
+from inferometer.agent.hardware.conditions import own_cpu_s
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.protocol.agent_info import AgentInfo, read_agent_info
 from inferometer.agent.server.calls import CallContext, Method, methods_of
@@ -141,6 +142,7 @@ class RegistryService:
             troubles=troubles(load.trouble),
             gpus=agent_info.gpus,
             resident_memory_bytes=self._process.memory_info().rss,
+            cpu_ns=round(own_cpu_s() * 1e9),
         )
 
 

@@ -296,7 +296,7 @@ class RemoteTarget(CallTarget):
         names = (model.name, f"{model.name}@{model.framework.name}")
         return {
             "V2": partial(connection.statistics, names, model.version),
-            "status": partial(connection.status, self._session_id, (model.name, model.framework.name)),
+            "status": partial(connection.status, (model.name, model.framework.name)),
         }
 
     def send(self, query: int, run: CallFlight) -> None:

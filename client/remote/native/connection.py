@@ -150,14 +150,14 @@ class Connection(ServerConnection):
             self._offset,
         )
 
-    def conditions(self, session_id: str, timeout_s: float = _TIMEOUT_S) -> ConditionCounters | None:
+    def conditions(self, session_id: str) -> ConditionCounters | None:
         """Reads the counters of the agent's host; None if the agent, such as an older version, reports none.
 
         It takes the agent about a millisecond.
         """
         request = predict_pb2.ConditionsRequest(session_id=session_id)
         with suppress(grpc.RpcError):
-            found = self.methods.Conditions(request, timeout=timeout_s, metadata=self.metadata)
+            found = self.methods.Conditions(request, timeout=_TIMEOUT_S, metadata=self.metadata)
             return read_conditions(found)
         return None
 
@@ -167,7 +167,7 @@ class Connection(ServerConnection):
             answer = self._statistics(timeout=timeout_s, metadata=self.metadata)
         return statistics_of(answer, f"agent {self.address}", *names, version=version)
 
-    def status(self, session_id: str, model: tuple[str, str], timeout_s: float) -> Mapping[str, float]:
+    def status(self, model: tuple[str, str], timeout_s: float) -> Mapping[str, float]:
         """Returns the agent's memory and CPU time, and a model's queue, as statistics.
 
         ``model`` is the name and the framework. Raises as ``translate_errors`` does.
@@ -177,8 +177,7 @@ class Connection(ServerConnection):
             found = self.registry.Status(request, timeout=timeout_s, metadata=self.metadata)
         waiting = [m.waiting_requests for m in found.models if (m.name, m.framework_name) == model]
         figures = {"queue_length": float(sum(waiting)), "memory_bytes": float(found.resident_memory_bytes)}
-        counters = self.conditions(session_id, timeout_s)
-        return figures if counters is None else figures | {"cpu_ns": counters.own_cpu_s * 1e9}
+        return figures | ({"cpu_ns": float(found.cpu_ns)} if found.cpu_ns else {})  # older agents tell none
 
     def read(self, answer: bytes) -> BatchResult:
         """Reads an encoded ``PredictResponse`` that holds a result.

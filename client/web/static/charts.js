@@ -182,7 +182,9 @@ export function chart(spec) {
     plot?.destroy();
     const colours = spec.series.map((_, place) => colour(`series-${(place % SERIES) + 1}`));
     swatches.forEach((swatch, place) => (swatch.style.background = colours[place]));
-    data ??= joined(spec.series);
+    // The ends of the range are places without a value, so that the whole and each zoom know them.
+    const ends = spec.x_range ? [{ x: spec.x_range, y: [] }] : [];
+    data ??= joined([...spec.series, ...ends]).slice(0, spec.series.length + 1);
     const hooks = {
       drawAxes: [(u) => drawBehind(u, spec)],
       draw: [(u) => drawMarks(u, spec, colours)],

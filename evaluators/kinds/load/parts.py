@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries
 from inferometer.evaluators.load.server_statistics import ServerSeries
@@ -25,21 +26,21 @@ PARTS = ("lag", "network", "queue", "input", "compute", "output", "rest")
 the rest of the server's time or, without a network, of the query's."""
 _PERCENTS = (50.0, 90.0, 95.0, 99.0)
 _MOST_HALF_WIDTH = 2.5
-_STATISTICS, _ANSWERS = "statistics", "answers"
+_ANSWERS = "answers"
 _TOTALS = {"queue": "queue_ns", "input": "input_ns", "compute": "infer_ns", "output": "output_ns"}
 """The counters of the parts in a server; see ``server_statistics.COUNTERS``."""
 _OTHERS_SHARE = 0.05
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LatencyParts:
     """The mean parts of some queries' latency, in nanoseconds.
 
     Attributes:
-        figure: Which queries: ``mean`` for all of them, ``p99`` for those around that percentile.
-        source: ``statistics`` of the server, or ``answers``.
-        queries: The number of queries.
-        latency_ns: Their mean latency; the sum of the parts.
+        figure: Which queries: ``mean`` for all of them, ``p99`` for those with the latencies around that
+            percentile.
+        source: The source of the server's statistics (see ``ServerSeries``), or ``answers``.
+        latencies_ns: int64; the latency of each of them.
         parts_ns: The known ones of ``PARTS``.
         round_trip_ns: The median round trip of a call for statistics; None if none was made.
         notes: What else restricts the parts, one line each.
@@ -47,11 +48,15 @@ class LatencyParts:
 
     figure: str
     source: str
-    queries: int
-    latency_ns: float
+    latencies_ns: NDArray[np.int64]
     parts_ns: Mapping[str, float]
     round_trip_ns: float | None
     notes: tuple[str, ...] = ()
+
+    @property
+    def latency_ns(self) -> float:
+        """The mean latency; the sum of the parts."""
+        return float(self.latencies_ns.mean())
 
     @property
     def explained_share(self) -> float:
@@ -100,12 +105,11 @@ def latency_parts(run: LoadRun) -> Iterator[LatencyParts]:
 
 def _by_answers(figure: str, queries: Queries, trip_ns: float | None) -> LatencyParts:
     """Returns the parts of queries whose answers tell their times."""
-    latency_ns = float(queries.latency_ns.mean())
     columns = (queries.lag_ns, queries.queue_ns, queries.batch_ns, queries.predict_ns)
     means_ns = (float(np.maximum(column, 0).mean()) for column in columns)
     parts = dict(zip(("lag", "queue", "input", "compute"), means_ns, strict=True))
-    parts["rest" if trip_ns is None else "network"] = latency_ns - sum(parts.values())
-    return LatencyParts(figure, _ANSWERS, len(queries), latency_ns, parts, trip_ns)
+    parts["rest" if trip_ns is None else "network"] = float(queries.latency_ns.mean()) - sum(parts.values())
+    return LatencyParts(figure, _ANSWERS, queries.latency_ns, parts, trip_ns)
 
 
 def _by_statistics(run: LoadRun, series: ServerSeries, trip_ns: float | None) -> LatencyParts | None:
@@ -127,14 +131,17 @@ def _by_statistics(run: LoadRun, series: ServerSeries, trip_ns: float | None) ->
     latency_ns, lag_ns = float(queries.latency_ns.mean()), float(queries.lag_ns.mean())
     parts = {part: means_ns[name] for part, name in _TOTALS.items() if np.isfinite(means_ns[name])}
     within_ns = sum(parts.values())
-    server_ns = means_ns["success_ns"] if np.isfinite(means_ns["success_ns"]) else within_ns
+    tells_whole = bool(np.isfinite(means_ns["success_ns"]))
+    server_ns = means_ns["success_ns"] if tells_whole else within_ns
     rest_ns = round(server_ns - within_ns, 3) + 0.0  # not -0
     parts = {"lag": lag_ns, "network": latency_ns - lag_ns - server_ns, **parts, "rest": rest_ns}
     notes = []
+    if not tells_whole:
+        notes.append("the server does not tell how long requests stay in it: waits there count as network")
     if abs(requests - len(queries)) > max(_OTHERS_SHARE * requests, 2):
         notes.append(
             f"the server answered {requests:.0f} requests meanwhile, {len(queries)} of them from here"
         )
     if series.was_reset.any():
         notes.append("counters of the server began anew; the time around that is left out")
-    return LatencyParts("mean", _STATISTICS, len(queries), latency_ns, parts, trip_ns, tuple(notes))
+    return LatencyParts("mean", series.source, queries.latency_ns, parts, trip_ns, tuple(notes))

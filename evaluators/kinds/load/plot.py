@@ -86,8 +86,12 @@ class WorkloadPlot(Plot[LoadMeasurement]):
 _SERVER_CHARTS = (
     ("requests", 1.0, {"queue_length": "queue length", "in_flight": "in flight", "batch_size": "batch size"}),
     ("cores", 1.0, {"cpu_cores": "CPU"}),
-    ("share", 1.0, {"cpu_use": "CPU", "gpu_use": "GPU", "cache_use": "cache"}),
-    ("memory (MiB)", 2.0**20, {"memory_bytes": "memory", "gpu_memory_bytes": "GPU memory"}),
+    ("share", 1.0, {"host_cpu_use": "host's CPU", "gpu_use": "GPU", "cache_use": "cache"}),
+    (
+        "memory (MiB)",
+        2.0**20,
+        {"memory_bytes": "memory", "gpu_memory_bytes": "GPU memory", "host_memory_bytes": "host's memory"},
+    ),
 )
 """The charts of the server, under that of the latency: the axis, its unit, and the levels by name."""
 
@@ -104,8 +108,14 @@ def _server_charts(evaluation: Evaluation, run: LoadRun) -> Iterator[PointChart]
                 tooltip = f"{evaluation.id}: {group}, mean {readable(y.mean())}, most {readable(y.max())}"
                 found.append(Series(group, tuple(x), tuple(y), line=True, tooltip=tooltip, size=2.0))
         if found:
-            bands = _empty_start(run)
-            yield PointChart(Label("The server during this run"), _SINCE, axis, tuple(found), bands=bands)
+            yield PointChart(
+                heading=Label("The server during this run"),
+                x_axis=_SINCE,
+                y_axis=axis,
+                series=tuple(found),
+                bands=_empty_start(run),
+                x_range=_clock_range(run),
+            )
 
 
 def _chart(evaluation: Evaluation, options: LoadOptions, run: LoadRun, row: Row) -> PointChart:
@@ -127,7 +137,17 @@ def _chart(evaluation: Evaluation, options: LoadOptions, run: LoadRun, row: Row)
         bands=_empty_start(run),
         y_logarithmic=logarithmic,
         tall=True,
+        x_range=_clock_range(run),
     )
+
+
+def _clock_range(run: LoadRun) -> tuple[float, float] | None:
+    """Returns from when to when a run and the readings of its server lasted; None if none were read."""
+    read_ns = [series.at_ns for series in run.server if len(series.at_ns)]
+    if not read_ns:
+        return None
+    times_ns = np.concatenate([[0], run.queries.scheduled_ns, np.maximum(run.queries.done_ns, 0), *read_ns])
+    return float(times_ns.min()) / _NS_PER_S, float(times_ns.max()) / _NS_PER_S
 
 
 def _empty_start(run: LoadRun) -> tuple[Band, ...]:

@@ -172,7 +172,7 @@ class PartsReport(Report[LoadMeasurement]):
     """One row for each figure of a workload's latency that can be split into parts; see ``LatencyParts``.
 
     ``latency_ms`` is the mean over ``queries``, which the parts add up to; of a percentile, these are the
-    queries around it.
+    queries around it, whose latencies lie between ``shortest_ms`` and ``longest_ms``.
     """
 
     name = "parts"
@@ -184,6 +184,8 @@ class PartsReport(Report[LoadMeasurement]):
         Column("source", "source", stays=True),
         Column("queries", "queries", detail=1),
         Column("latency_ms", "ms"),
+        Column("shortest_ms", "shortest (ms)", detail=1),
+        Column("longest_ms", "longest (ms)", detail=1),
         *(Column(f"{name}_ms", f"{name} (ms)") for name in PARTS),
         Column("round_trip_ms", "round trip (ms)", detail=1),
         Column("explained_share", "explained (share)"),
@@ -197,8 +199,12 @@ class PartsReport(Report[LoadMeasurement]):
             for each in latency_parts(evaluation.measurement.run):
                 yield {
                     **describe_names(evaluation),
-                    **{name: getattr(each, name) for name in ("figure", "source", "queries")},
+                    "figure": each.figure,
+                    "source": each.source,
+                    "queries": len(each.latencies_ns),
                     "latency_ms": in_ms(each.latency_ns),
+                    "shortest_ms": in_ms(float(each.latencies_ns.min())),
+                    "longest_ms": in_ms(float(each.latencies_ns.max())),
                     **{f"{name}_ms": in_ms(each.parts_ns.get(name)) for name in PARTS},
                     "round_trip_ms": in_ms(each.round_trip_ns),
                     "explained_share": each.explained_share,

@@ -399,7 +399,9 @@ def _server_rows(load: LoadMeasurement) -> Iterator[tuple[str, str]]:
     name = "parts"
     for each in latency_parts(load.run) if load.run.server else ():
         parts = "  ".join(f"{part} {_ms(value_ns)}" for part, value_ns in each.parts_ns.items())
-        yield name, f"{each.figure:<6}{_ms(each.latency_ns)} ms by {each.source}: {parts}"
+        count, ends = len(each.latencies_ns), (each.latencies_ns.min(), each.latencies_ns.max())
+        whose = f"{count} queries of {_ms(ends[0])} to {_ms(ends[1])} ms by {each.source}"
+        yield name, f"{each.figure:<6}{_ms(each.latency_ns)} ms, {whose}: {parts}"
         name = ""
         if each.missing:
             yield name, each.missing

@@ -249,6 +249,7 @@ class StatusResponse(_message.Message):
     TROUBLES_FIELD_NUMBER: _builtins.int
     GPUS_FIELD_NUMBER: _builtins.int
     RESIDENT_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    CPU_NS_FIELD_NUMBER: _builtins.int
     health: _builtins.str
     """SERVING or NOT_SERVING, as in grpc.health.v1."""
     inferometer_version: _builtins.str
@@ -259,6 +260,8 @@ class StatusResponse(_message.Message):
     open_sessions: _builtins.int
     resident_memory_bytes: _builtins.int
     """The memory that the process holds."""
+    cpu_ns: _builtins.int
+    """The CPU time of the process so far, and of its children that have ended."""
     @_builtins.property
     def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___LoadedModel]:
         """The loaded models; a model that is loaded twice occurs twice."""
@@ -283,10 +286,11 @@ class StatusResponse(_message.Message):
         troubles: _abc.Iterable[_builtins.str] | None = ...,
         gpus: _abc.Iterable[_builtins.str] | None = ...,
         resident_memory_bytes: _builtins.int = ...,
+        cpu_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpus", b"gpus", "health", b"health", "inferometer_version", b"inferometer_version", "models", b"models", "open_sessions", b"open_sessions", "resident_memory_bytes", b"resident_memory_bytes", "started_unix_ms", b"started_unix_ms", "troubles", b"troubles", "uptime_ns", b"uptime_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu_ns", b"cpu_ns", "gpus", b"gpus", "health", b"health", "inferometer_version", b"inferometer_version", "models", b"models", "open_sessions", b"open_sessions", "resident_memory_bytes", b"resident_memory_bytes", "started_unix_ms", b"started_unix_ms", "troubles", b"troubles", "uptime_ns", b"uptime_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -260,6 +260,7 @@ def test_status_is_of_all_and_serving_only_if_each_serves():
             health=health,
             open_sessions=2,
             resident_memory_bytes=5,
+            cpu_ns=3,
             models=loaded,
             troubles=models,
             started_unix_ms=7,
@@ -268,6 +269,7 @@ def test_status_is_of_all_and_serving_only_if_each_serves():
 
     found = join(answer("SERVING", "A"), answer("NOT_SERVING", "A", "B"))
     assert (found.health, found.open_sessions, found.resident_memory_bytes) == ("NOT_SERVING", 4, 10)
+    assert found.cpu_ns == 6
     assert [model.name for model in found.models] == list(found.troubles) == ["A", "A", "B"]
     assert (found.started_unix_ms, found.gpus) == (7, ["H100"])
 

@@ -68,7 +68,7 @@ def test_statistics_and_answers_agree_and_their_parts_sum_to_the_latency() -> No
 
     parts = parts_of(found, server_of(found), cut_ms=400)
 
-    for source in ("statistics", "answers"):
+    for source in ("V2", "answers"):
         mean = parts[source, "mean"]
         known = ms(mean)
         assert known["compute"] == pytest.approx(5.5, rel=0.01)
@@ -87,6 +87,8 @@ def test_each_percentile_has_the_parts_of_the_queries_around_it(figure: str, com
     parts = parts_of(found)["answers", figure]
 
     assert ms(parts)["compute"] == pytest.approx(compute_ms, abs=0.5)
+    assert len(parts.latencies_ns) == (10 if figure == "p99" else 50)
+    assert np.ptp(parts.latencies_ns) <= MS, "no others than those around the percentile"
     assert sum(ms(parts).values()) == pytest.approx(parts.latency_ns / MS)
 
 
@@ -168,6 +170,17 @@ def test_a_part_that_the_server_does_not_tell_is_unknown_and_in_the_rest() -> No
 
     assert "queue" not in mean.parts_ns
     assert ms(mean)["rest"] == pytest.approx(QUEUE)
+
+
+def test_waits_in_a_server_that_tells_no_total_count_as_network_which_is_said() -> None:
+    found = queries([1.0] * 400, told=False)
+    page = replace(server_of(found), source="metrics at http://a:1/metrics")
+    del page.figures["success_ns"]  # type: ignore[attr-defined]
+
+    [mean] = parts_of(found, page).values()
+
+    assert (mean.source, ms(mean)["rest"]) == (page.source, 0)
+    assert "waits there count as network" in mean.missing
 
 
 def test_a_page_of_another_process_makes_no_network() -> None:

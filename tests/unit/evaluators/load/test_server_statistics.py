@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,49 +23,21 @@ from inferometer.manifests.errors import AgentError
 
 DEADLINE_S = 30.0
 S = 1_000_000_000
-TRITON = """
-# HELP nv_inference_request_success Number of successful inference requests, all batch sizes
-# TYPE nv_inference_request_success counter
-nv_inference_request_success{model="digits",version="1"} 40
-nv_inference_request_success{model="other",version="1"} 1000
-nv_inference_request_failure{model="digits",reason="OTHER",version="1"} 3
-nv_inference_count{model="digits",version="1"} 40
-nv_inference_exec_count{model="digits",version="1"} 10
-nv_inference_request_duration_us{model="digits",version="1"} 80000
-nv_inference_queue_duration_us{model="digits",version="1"} 20000
-nv_inference_compute_input_duration_us{model="digits",version="1"} 1000
-nv_inference_compute_infer_duration_us{model="digits",version="1"} 50000
-nv_inference_compute_output_duration_us{model="digits",version="1"} 2000
-nv_inference_pending_request_count{model="digits",version="1"} 7
-nv_inference_pending_request_count{model="other",version="1"} 70
+PAGES = Path(__file__).parents[3] / "data" / "metrics"
+"""Pages as real servers printed them under load, shortened."""
+TRITON, VLLM, KSERVE = (
+    (PAGES / f"{name}.txt").read_text(encoding="utf-8")
+    for name in ("triton_2.51.0", "vllm_0.32.0", "kserve_0.21.0")
+)
+SEVERAL = """
 nv_gpu_utilization{gpu_uuid="GPU-1"} 0.5
 nv_gpu_utilization{gpu_uuid="GPU-2"} 1
 nv_gpu_memory_used_bytes{gpu_uuid="GPU-1"} 1000
 nv_gpu_memory_used_bytes{gpu_uuid="GPU-2"} 500
-nv_cpu_utilization 0.25
-nv_cpu_memory_used_bytes 2e+09
-"""
-VLLM = """
-# TYPE vllm:num_requests_running gauge
-vllm:num_requests_running{engine="0",model_name="tiny"} 3.0
-vllm:num_requests_waiting{engine="0",model_name="tiny"} 5.0
 vllm:kv_cache_usage_perc{engine="0",model_name="tiny"} 0.125
 vllm:kv_cache_usage_perc{engine="1",model_name="tiny"} 0.375
-vllm:e2e_request_latency_seconds_bucket{engine="0",le="0.3",model_name="tiny"} 1.0
-vllm:e2e_request_latency_seconds_count{engine="0",model_name="tiny"} 4.0
-vllm:e2e_request_latency_seconds_sum{engine="0",model_name="tiny"} 2.0
-vllm:e2e_request_latency_seconds_created{engine="0",model_name="tiny"} 1.76e+09
-vllm:request_queue_time_seconds_sum{engine="0",model_name="tiny"} 0.5
-vllm:request_inference_time_seconds_sum{engine="0",model_name="tiny"} 1.25
-process_cpu_seconds_total 12.5
-process_resident_memory_bytes 1.073741824e+09
-"""
-KSERVE = """
-request_preprocess_seconds_count{model_name="iris"} 8.0
-request_preprocess_seconds_sum{model_name="iris"} 0.008
-request_predict_seconds_count{model_name="iris"} 8.0
-request_predict_seconds_sum{model_name="iris"} 0.08
-request_postprocess_seconds_sum{model_name="iris"} 0.016
+vllm:num_requests_running{engine="0",model_name="tiny"} 3.0
+vllm:num_requests_running{engine="1",model_name="tiny"} 4.0
 """
 OURS = """
 inferometer_queue_requests{model="Mean"} 2.0
@@ -82,21 +55,29 @@ inferometer_batch_inputs_sum{model="Mean"} 12.0
     [
         (
             TRITON,
-            "digits",
-            {"requests": 40, "inferences": 40, "executions": 10, "success_ns": 8e7, "queue_ns": 2e7}
-            | {"input_ns": 1e6, "infer_ns": 5e7, "output_ns": 2e6, "queue_length": 7}
-            | {"gpu_use": 0.75, "gpu_memory_bytes": 1500, "cpu_use": 0.25, "memory_bytes": 2e9},
+            "DigitsCNN",
+            {"requests": 1623, "inferences": 1623, "executions": 874, "success_ns": 31_358_225_000}
+            | {"queue_ns": 25_781_992_000, "input_ns": 83_214_000, "infer_ns": 5_110_596_000}
+            | {"output_ns": 365_759_000, "queue_length": 8}
+            | {"host_cpu_use": 1, "host_memory_bytes": 3_202_396_160},
         ),
         (
             VLLM,
             "tiny",
-            {"in_flight": 3, "queue_length": 5, "cache_use": 0.25, "requests": 4, "success_ns": 2e9}
-            | {"queue_ns": 5e8, "infer_ns": 1.25e9, "cpu_ns": 1.25e10, "memory_bytes": 2**30},
+            {"in_flight": 2, "queue_length": 2, "cache_use": 0.0019540791402051783, "requests": 3}
+            | {"success_ns": 1_118_161_678.314209, "queue_ns": 57_506.99347117916}
+            | {"infer_ns": 1_084_398_919.0034335, "cpu_ns": 6.12e9, "memory_bytes": 660_549_632},
         ),
-        (KSERVE, "iris", {"requests": 8, "input_ns": 8e6, "infer_ns": 8e7, "output_ns": 1.6e7}),
+        (
+            KSERVE,
+            "DigitsCNN",
+            {"requests": 851, "input_ns": 5_630_217.012367211, "infer_ns": 3_295_259_771.8613105}
+            | {"output_ns": 4_917_895.872495137, "cpu_ns": 1.48e9, "memory_bytes": 139_337_728},
+        ),
         (OURS, "Mean", {"queue_length": 2, "in_flight": 4, "executions": 4, "inferences": 12}),
+        (SEVERAL, "tiny", {"gpu_use": 0.75, "gpu_memory_bytes": 1500, "cache_use": 0.25, "in_flight": 7}),
     ],
-    ids=["Triton", "vLLM", "KServe", "ours"],
+    ids=["Triton", "vLLM", "KServe", "ours", "several"],
 )
 def test_a_page_gives_the_figures_of_the_model(page: str, model: str, figures: dict[str, float]) -> None:
     assert read_page(page, model) == pytest.approx(figures)
@@ -104,7 +85,7 @@ def test_a_page_gives_the_figures_of_the_model(page: str, model: str, figures: d
 
 
 def test_a_page_that_does_not_know_the_model_gives_all_of_it() -> None:
-    assert read_page(TRITON, "a name of ours")["requests"] == 1040
+    assert read_page(TRITON, "a name of ours")["requests"] == 1623 + 7
 
 
 @pytest.mark.parametrize(
