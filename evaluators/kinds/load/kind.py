@@ -427,7 +427,7 @@ class MixSearchKind(RateSearchKind[MixSearchMeasurement]):
     title = "max QPS of a mix"
     phrase = "a search for the largest factor of a mix"
     reports = ("mix_search",)
-    headlines = ("factor", "factor_low", "factor_high", "limited_by", "own_factor", "max_qps")
+    headlines = ("factor", "factor_low", "factor_high", "own_factor", "max_qps")
     report = MixSearchReport()
     measurement = MixSearchMeasurement
     request = MixSearchRequest
@@ -452,6 +452,11 @@ class MixSearchKind(RateSearchKind[MixSearchMeasurement]):
     ) -> dict[str, Any]:
         found = super().document(evaluation, timed, spans)["load"]
         return {"load": found | {"file": evaluation.measurement.file}}
+
+    def facts(
+        self, evaluation: Evaluation[MixSearchMeasurement], timed: Evaluation[MixSearchMeasurement]
+    ) -> Iterator[tuple[str, Any]]:
+        yield "limited by", evaluation.measurement.limited_by or None
 
     def again(self, evaluation: Evaluation[MixSearchMeasurement]) -> Again:
         return _again_from_file(self.name, evaluation.measurement.mix, MixSearchRequest)

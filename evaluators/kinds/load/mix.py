@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -189,7 +188,7 @@ def mix_search_job(request: MixSearchRequest) -> Job[Evaluation[MixSearchMeasure
     Raises:
         ConfigurationError: The rates at the factor 1 are together more than this machine can send on time.
     """
-    limit, title = math.inf, " + ".join(request.models)
+    limit, title = None, " + ".join(request.models)
     if not request.force:
         rate_qps, ceiling_qps = sum(load.rate_qps for load in request.models.values()), calibrate()
         check_load(rate_qps, ceiling_qps)
@@ -201,7 +200,7 @@ def mix_search_job(request: MixSearchRequest) -> Job[Evaluation[MixSearchMeasure
 
 def _search(
     models: Mapping[str, MaxQpsRequest],
-    limit: float,
+    limit: float | None,
     targets: Mapping[str, LoadTarget],
     limits: RunLimits,
     common: Mapping[str, Any],

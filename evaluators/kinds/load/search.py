@@ -322,11 +322,12 @@ def search_factor(
     """Searches for the largest factor at which every model of a mix keeps its bound.
 
     Each model's factor comes from the curve of late queries; the single-server model does not apply, because
-    other models take part of the server. The answer is the smallest of the factors. The lower end of its
-    interval is the smallest lower end of the models' own 95 % intervals: it is above the true factor only if
-    that of the model which truly limits is, so it needs no correction. The upper end is the smallest upper
-    end; each of k models could make it too small, so theirs have a tail of 2.5 % / k (Bonferroni). A model
-    with too few late queries for a curve has no upper end, and the lower end of ``surely_kept_qps``.
+    other models take part of the server. The answer is the smallest of the factors, and the ends of its
+    interval are the smallest of their ends, which have tails of 2.5 % / k for k models (Bonferroni). The
+    upper end needs this, because each model could make it too small. The lower end is above the true factor
+    only if that of the model which truly limits is; there, it makes up for a part of what the curve's
+    intervals are too narrow. A model with too few late queries for a curve has the lower end of
+    ``surely_kept_qps``.
 
     Args:
         models: The load of each model at the factor 1, with the same options of the search.
@@ -442,7 +443,7 @@ _TAIL = 0.025
 
 
 def _own_answer(seen: Sequence[Evidence], late_fraction: float, spread: float, tail: float) -> RateAnswer:
-    """Returns the answer for one model; see ``search_factor``. ``tail`` is that of its upper end."""
+    """Returns the answer for one model; see ``search_factor``. ``tail`` is that of each end."""
     found, surely = by_late_fraction(seen, late_fraction), surely_kept_qps(seen, late_fraction, spread)
     # few late queries hardly determine a curve
     if found is None or (found.tolerance > NEAR - 1 and surely >= found.low_qps):
@@ -455,5 +456,5 @@ def _own_answer(seen: Sequence[Evidence], late_fraction: float, spread: float, t
         method = Method.AT_LEAST if broken is None else Method.BRACKET
         return RateAnswer(kept, surely, broken, method.value, note)
     wider = NormalDist().inv_cdf(tail) / NormalDist().inv_cdf(_TAIL)
-    high = found.rate_qps * (found.high_qps / found.rate_qps) ** wider
-    return RateAnswer(found.rate_qps, found.low_qps, high, found.method.value)
+    low, high = (found.rate_qps * (end / found.rate_qps) ** wider for end in (found.low_qps, found.high_qps))
+    return RateAnswer(found.rate_qps, low, high, found.method.value)

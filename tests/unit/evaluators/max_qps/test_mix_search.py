@@ -55,11 +55,11 @@ def test_over_40_seeds_the_factor_is_right_and_its_interval_true(
     assert len(answers) >= 38  # the others are brackets
     errors = np.array([(each.rate_qps or 0.0) / truth - 1 for each in answers])
     assert abs(np.median(errors)) <= 0.02
-    assert np.abs(errors).max() <= 0.1
+    assert np.abs(errors).max() <= 0.15
     held = [(each.low_qps or 0.0) <= truth <= (each.high_qps or 0.0) for each in answers]
     assert sum(held) >= 31
     halves = [((each.high_qps or 0.0) - (each.low_qps or 0.0)) / 2 / truth for each in answers]
-    assert np.median(halves) <= 0.06
+    assert np.median(halves) <= 0.08
 
 
 def test_the_model_that_limits_is_named_and_the_other_has_no_upper_end() -> None:
