@@ -78,23 +78,38 @@ def workload(**given: Any) -> None:
     if given["mix"] is None:
         del given["mix"]
         _put(WorkloadRequest, given)
-    request: Any = find_kind("mix").request
+    _put_mix("mix", given)
+
+
+def _put_mix(name: str, given: dict[str, Any]) -> None:
+    """Runs the kind of measurement of a mix, and exits with its exit code."""
+    request: Any = find_kind(name).request
     known = {"publish", "require_stable", "allow_invalid", *(each.name for each in options_of(request))}
     if others := sorted(_named() - known):
         raise ConfigurationError(
             f"mix: {others[0]} is not an option of a mix; those of its models are in the file"
         )
-    _measure("mix", {name: value for name, value in given.items() if name in known})
+    values = {option: value for option, value in given.items() if option in known}
+    _measure(name, {option: value for option, value in values.items() if value is not None})
 
 
 @click.command("max-qps", cls=Command)
 @load_options_of(MaxQpsRequest)
+@options(
+    option(
+        "--mix", type=FILE, metavar="FILE", help="Search for the factor of a mix: agent measure mix_search."
+    ),
+    heading=MEASUREMENT,
+)
 def max_qps(**given: Any) -> None:
     """Search for the highest rate at which a latency percentile stays within a bound.
 
     The answer is an interval, or none. Each probe draws its queries from its own seed, and is stored with
     the answer.
     """
+    if given["mix"] is not None:
+        _put_mix("mix_search", given)
+    del given["mix"]
     _put(MaxQpsRequest, given)
 
 

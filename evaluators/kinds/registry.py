@@ -25,6 +25,7 @@ _BUILT_IN: Mapping[str, str] = MappingProxyType(
         "load": f"{_HERE}load.kind:LoadKind",
         "rate_search": f"{_HERE}load.kind:RateSearchKind",
         "mix": f"{_HERE}load.kind:MixKind",
+        "mix_search": f"{_HERE}load.kind:MixSearchKind",
         "training": f"{_HERE}training.kind:TrainingKind",
         "ingestion": f"{_HERE}ingestion.kind:IngestionKind",
         "operators": f"{_HERE}operators.kind:OperatorsKind",

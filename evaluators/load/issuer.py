@@ -224,6 +224,7 @@ def run_together(
     schedules: Sequence[Schedule],
     limits: RunLimits,
     *,
+    late: Sequence[tuple[int, int]] = (),
     clock: Callable[[], int] = time.perf_counter_ns,
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[LoadRun, ...]:
@@ -237,6 +238,8 @@ def run_together(
         targets: The systems under test.
         schedules: When the queries of each target are due.
         limits: The limits that end the run early.
+        late: For each target, a bound in nanoseconds, and the number of queries that may exceed it before the
+            run stops; instead of that of ``limits``.
         clock: A monotonic clock in nanoseconds, the same as the targets'.
         sleep: Sleeps for a number of seconds.
     """
@@ -251,7 +254,15 @@ def run_together(
         for place, (target, schedule) in enumerate(zip(targets, schedules, strict=True))
     ]
     together = _Targets(logs, places.tolist(), clock)
-    stop, ended_ns = _sent_and_awaited(together, merged, whole, limits, clock, sleep)
+
+    def hopeless() -> bool:
+        now_ns = clock()
+        return any(log.late(now_ns, ns) > most for log, (ns, most) in zip(logs, late, strict=False))
+
+    watched = replace(limits, stop_requested=lambda: limits.stop_requested() or hopeless())
+    stop, ended_ns = _sent_and_awaited(together, merged, whole, watched, clock, sleep)
+    if stop is Stop.INTERRUPTED and hopeless():
+        stop = Stop.HOPELESS
     return tuple(
         counted(LoadRun.of(log, schedule, stop, ended_ns, limits.timeout_ns))
         for log, schedule in zip(logs, schedules, strict=True)

@@ -21,7 +21,15 @@ from numpy.typing import NDArray
 
 from inferometer.agent.tracing.recorder import SpanKind, TraceContext, TraceLevel, TraceScope, ended
 from inferometer.evaluators.load.arrivals import Extent, PoissonArrivals, Schedule
-from inferometer.evaluators.load.issuer import RunLimits, RunWatch, counted, drain, frozen_heap, run_open_loop
+from inferometer.evaluators.load.issuer import (
+    RunLimits,
+    RunWatch,
+    counted,
+    drain,
+    frozen_heap,
+    run_open_loop,
+    run_together,
+)
 from inferometer.evaluators.load.queries import LoadRun, Outcome, QueryLog, Stop
 from inferometer.evaluators.load.server_statistics import ReportingTarget, ServerReader, page_sources
 from inferometer.evaluators.load.target import Answers, LoadTarget, QueryTarget
@@ -448,3 +456,36 @@ class LoadSession:
     def elapsed_s(self) -> float:
         """The time elapsed since the warm-up, in seconds."""
         return time.monotonic() - self._began_s
+
+
+class MixSession:
+    """A session that runs schedules on several targets at once, and keeps the complete probes.
+
+    Args:
+        targets: The systems under test.
+        limits: The limits that end a probe early; the smallest bound.
+    """
+
+    def __init__(self, targets: Sequence[LoadTarget], limits: RunLimits) -> None:
+        self._targets, self._limits = targets, limits
+        self._began_s = time.monotonic()
+        self.probes: list[tuple[LoadRun, ...]] = []
+
+    @property
+    def elapsed_s(self) -> float:
+        """The time elapsed since the session began, in seconds."""
+        return time.monotonic() - self._began_s
+
+    def run(
+        self, schedules: Sequence[Schedule], late: Sequence[tuple[int, int]], name: str
+    ) -> tuple[LoadRun, ...]:
+        """Runs a schedule on each target, and keeps the runs; see ``issuer.run_together``."""
+        runs = run_together(self._targets, schedules, replace(self._limits, name=name), late=late)
+        if runs[0].stop is not Stop.INTERRUPTED:
+            self.probes.append(runs)
+        return runs
+
+    def reconnect(self) -> None:
+        """Reconnects to the targets that have a connection."""
+        for target in self._targets:
+            target.reconnect()

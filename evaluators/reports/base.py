@@ -207,6 +207,7 @@ REPORTS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "parts": ("kinds.load.report:PartsReport", "kinds.load.plot:PartsPlot"),
         "max_qps": ("kinds.load.report:MaxQpsReport", "kinds.load.plot:MaxQpsPlot"),
         "mix": ("kinds.load.report:MixReport", "kinds.load.plot:MixPlot"),
+        "mix_search": ("kinds.load.report:MixSearchReport", "kinds.load.plot:MaxQpsPlot"),
         "training": ("kinds.training.report:TrainingReport", "kinds.training.kind:TrainingPlot"),
         "training_steps": (
             "kinds.training.report:TrainingStepsReport",

@@ -19,6 +19,7 @@ OTHERS = (
     "parts",
     "max_qps",
     "mix",
+    "mix_search",
     "ingestion",
     "training",
     "training_steps",

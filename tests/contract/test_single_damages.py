@@ -36,7 +36,7 @@ from tests.contract.test_span_stores import traced_evaluation
 from tests.ingestion_evaluations import few
 from tests.memory_points import MEASURED
 from tests.operator_evaluations import several
-from tests.reports.loads import overloaded, searched, silenced
+from tests.reports.loads import limiting, overloaded, searched, silenced
 from tests.training_evaluations import make_training
 
 MISSING = object()
@@ -75,6 +75,7 @@ KINDS: Mapping[str, Callable[[], Evaluation[Any]]] = {
     "load": lambda: overloaded(make_evaluation()),
     "search": lambda: searched(make_evaluation()),
     "mix": lambda: silenced(make_evaluation()),
+    "mix_search": lambda: limiting(make_evaluation()),
     "training": training,
     "ingestion": lambda: few(make_evaluation()),
     "operators": lambda: several(make_evaluation()),

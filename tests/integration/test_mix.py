@@ -16,8 +16,8 @@ from inferometer.client.cli.output import FAILED_INPUTS
 from inferometer.client.web.documents import evaluation_document, page_reports
 from inferometer.evaluators.evaluation import Status
 from inferometer.evaluators.jobs.job import JobCallbacks
-from inferometer.evaluators.kinds.load.mix import mix_job
-from inferometer.evaluators.kinds.load.request import MixRequest
+from inferometer.evaluators.kinds.load.mix import mix_job, mix_search_job
+from inferometer.evaluators.kinds.load.request import MixRequest, MixSearchRequest
 from inferometer.evaluators.load.queries import Outcome
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from inferometer.evaluators.store.opening import open_store
@@ -26,6 +26,11 @@ from inferometer.manifests.errors import EvaluationInterrupted
 SERVICE_S = 0.01
 LOAD = {"framework_name": "Fake", "synthetic": True, "percentile": 90}
 LOAD |= {"arrival": "constant", "initial_qps": 25}
+LENGTHS = {
+    ("measure", "mix"): ("--blocks=3", "--duration=0.4"),
+    ("predict", "workload"): ("--duration=0.2",),
+    ("predict", "max-qps"): ("--time_budget=6", "--min_duration=0.3"),
+}
 
 
 @pytest.fixture
@@ -36,12 +41,11 @@ def mix(environment, manifest_folder, tmp_path):
     def measured(models, *words, command=("measure", "mix")):
         path = tmp_path / "mix.yaml"
         path.write_text(yaml.safe_dump([{"name": name, **LOAD, **own} for name, own in models.items()]))
-        length = ("--duration=0.2",) if command[0] == "predict" else ("--blocks=3", "--duration=0.4")
-        options = (f"--mix={path}", *length, "--warmup=1", f"--manifests={manifest_folder}")
+        options = (f"--mix={path}", *LENGTHS[command], "--warmup=1", f"--manifests={manifest_folder}")
         code = run([*command, *options, *words])
         store = open_store(None, "inferometer", Path(os.environ["AGENT_DATA_DIR"]))
         try:
-            found = list(store.find(EvaluationFilter(kinds=("mix",), include_interrupted=True)))
+            found = list(store.find(EvaluationFilter(kinds=("mix", "mix_search"), include_interrupted=True)))
         finally:
             store.close()
         return {each.measurement.name: each for each in found}, code
@@ -177,3 +181,78 @@ def test_a_stop_keeps_complete_pairs(mix, tmp_path, manifest_folder, monkeypatch
     order = ("a alone", "b alone", "together", "together", "b alone", "a alone")  # which balances a drift
     blocks = dict.fromkeys(each.partition("  ")[0] for each in seen if each.startswith("block"))
     assert list(blocks) == [f"block {number} of 12, {what}" for number, what in enumerate(order, 1)]
+
+
+@pytest.mark.real_time
+def test_two_models_that_share_a_lock_can_grow_until_it_is_always_held(mix, capfd):
+    """Each takes 10 ms: at 25 queries/s each, a queue grows from twice the rates on."""
+    models = {name: {"model_name": "Locked", "latency_bound": 50} for name in ("first", "second")}
+
+    found, code = mix(models, "--allow_invalid", command=("predict", "max-qps"))
+
+    printed = capfd.readouterr()
+    assert code == 0, printed.err
+    assert len({each.group_id for each in found.values()}) == 1
+    searches = [each.measurement for each in found.values()]
+    for each in searches:
+        assert 1 <= each.factor.rate_qps <= 2.3
+        assert each.answer.rate_qps == pytest.approx(25 * each.factor.rate_qps)
+        assert [run.rate_qps for run in each.probes] == [run.rate_qps for run in searches[0].probes]
+        assert all(len(run.queries) for run in each.probes)
+    assert "times the rates of the mix" in printed.out
+
+
+def test_a_search_for_the_factor_is_stored_repeated_and_shown(mix, tmp_path, manifest_folder, monkeypatch):
+    models = {name: {"model_name": "Scripted", "latency_bound": 200} for name in ("a", "b")}
+    _, code = mix(models, "--force", "--allow_invalid", command=("predict", "max-qps"))
+    monkeypatch.setenv("AGENT_MANIFESTS", str(manifest_folder))
+    path = str(tmp_path / "mix.yaml")
+    given = {"mix": path, "time_budget_s": 4.0, "min_duration_s": 0.2}
+
+    found = inferometer.measure_group("mix_search", publish=False, **given)
+
+    assert code == 0
+    assert [each.measurement.name for each in found] == ["a", "b"]
+    page = evaluation_document(found[0], found[1:], page_reports(), lambda _: iter(()))
+    assert "limited by" in str(page["facts"])
+    line = f"agent measure mix_search --mix={path} --min_duration=0.2 --time_budget=4"
+    assert page["command"]["line"] == line
+    assert {"factor", "own_factor", "max_qps"} <= {figure["key"] for figure in page["figures"]}
+    assert run(["info", "evaluation", "mix_search", "-f", "csv"]) == 0
+    assert run(["info", "evaluation", "max-qps", "--probes", "-f", "csv"]) == 0
+
+
+@pytest.mark.parametrize("probe", [1, 3])
+def test_a_stop_of_a_search_keeps_complete_probes(mix, tmp_path, manifest_folder, monkeypatch, probe):
+    mix({name: {"model_name": "Scripted", "latency_bound": 200} for name in ("a", "b")})
+    monkeypatch.setenv("AGENT_MANIFESTS", str(manifest_folder))
+    seen = []
+    callbacks = JobCallbacks(
+        on_progress=lambda each: seen.append(str(each)),
+        stop_requested=lambda: bool(seen) and seen[-1].startswith(f"probe {probe} "),
+    )
+    request = MixSearchRequest(mix=tmp_path / "mix.yaml", min_duration_s=0.5, warm_up_queries=1)
+
+    def measured():
+        return list(mix_search_job(request).run(Systems(library_invocation()), callbacks))
+
+    if probe == 1:
+        with pytest.raises(EvaluationInterrupted, match="before a probe was complete"):
+            measured()
+        return
+    kept = [(each.status, len(each.measurement.probes), each.measurement.answer) for each in measured()]
+    assert kept == [(Status.INTERRUPTED, 2, None)] * 2
+
+
+def test_a_search_refuses_options_of_a_model_and_a_model_without_a_bound(mix, capfd):
+    for words, message in (
+        (
+            ("--latency_bound=3",),
+            "mix: latency_bound_ms is not an option of a mix; those of its models are in",
+        ),
+        ((), 'model 1: "a" has no latency bound; add latency_bound'),
+    ):
+        found, code = mix({"a": {"model_name": "Scripted"}}, *words, command=("predict", "max-qps"))
+
+        assert (found, code) == ({}, 2)
+        assert message in capfd.readouterr().err

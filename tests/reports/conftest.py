@@ -30,6 +30,8 @@ from tests.reports.loads import (
     calm,
     closed,
     hopeless,
+    interrupted,
+    limiting,
     loaded,
     overloaded,
     searched,
@@ -37,6 +39,7 @@ from tests.reports.loads import (
     slowed,
     unjudged,
     unlimited,
+    unlimiting,
 )
 from tests.reports.pictures import LOADS, SHALLOW, traced
 from tests.training_evaluations import make_training
@@ -209,15 +212,22 @@ def mixes(evaluations: list[Evaluation]) -> list[Evaluation]:
 
 
 @pytest.fixture
+def mix_searches(evaluations: list[Evaluation]) -> list[Evaluation]:
+    """The model that limits its mix, the one beside it, and one whose search was stopped."""
+    return [limiting(evaluations[0]), unlimiting(evaluations[1]), interrupted(evaluations[2])]
+
+
+@pytest.fixture
 def given(
     shallow: list[Evaluation],
     workloads: list[Evaluation],
     searches: list[Evaluation],
     mixes: list[Evaluation],
+    mix_searches: list[Evaluation],
 ) -> dict[str, list[Evaluation]]:
     """What each report has something to draw of."""
     deep = [traced(evaluation) for evaluation in shallow]
-    loads = dict(zip(LOADS, (workloads, searches, workloads, mixes), strict=True))
+    loads = dict(zip(LOADS, (workloads, searches, workloads, mixes, mix_searches), strict=True))
     loads |= {"ingestion": [many(shallow[0]), few(shallow[1])]}
     system = shallow[0].system
     alone, halved = make_training(system), make_training(system, batch_size=16, whole_ms=18.0)

@@ -14,6 +14,7 @@ from inferometer.evaluators.kinds.load.measurement import (
     LoadMeasurement,
     LoadOptions,
     MixMeasurement,
+    MixSearchMeasurement,
     RateAnswer,
     RateSearchMeasurement,
 )
@@ -167,3 +168,42 @@ def unjudged(evaluation: Evaluation) -> Evaluation:
     return loaded(
         evaluation, 9, replace(mix(runs, runs, options=no_bound, invalid="alone: too late"), others=())
     )
+
+
+def mix_search(name: str, rate_qps: float, factors: Sequence[float], **more: Any) -> MixSearchMeasurement:
+    """One model of a search, whose probes at these factors have ever longer latencies."""
+    runs = tuple(
+        run(queries([place + n % 8 for n in range(400)]), factor * rate_qps)
+        for place, factor in enumerate(factors, 1)
+    )
+    return MixSearchMeasurement(
+        replace(SEARCH, rate_qps=rate_qps),
+        runs,
+        ELAPSED_NS,
+        name=name,
+        others=("other, poisson at 20 queries/s",),
+        mix={"mix": "mix.yaml", "time_budget_s": 60.0},
+        file="- model_name: A\n",
+        **more,
+    )
+
+
+def limiting(evaluation: Evaluation) -> Evaluation:
+    """The model that limits the factor of its mix."""
+    answer = RateAnswer(150.2, 145.5, 155.5, "late fraction", "torch may limit it as well")
+    own = RateAnswer(150.2, 146.0, 155.5, "late fraction")
+    found = mix_search("onnx", 100.0, (1, 2, 1.5), answer=answer, own=own, limited_by="onnx")
+    return loaded(evaluation, 10, found)
+
+
+def unlimiting(evaluation: Evaluation) -> Evaluation:
+    """The model beside it, which kept its bound at all factors; the probes of the other are invalid."""
+    answer = RateAnswer(30.04, 29.1, 31.1, "late fraction", "torch may limit it as well")
+    own = RateAnswer(40.0, 30.4, None, "at least", "2 of 1204 queries were late at 1.52 and above")
+    more = {"limited_by": "onnx", "invalid": "onnx: 2 of 3 probes near the answer are invalid"}
+    return loaded(evaluation, 11, mix_search("torch", 20.0, (1, 2, 1.5), answer=answer, own=own, **more))
+
+
+def interrupted(evaluation: Evaluation) -> Evaluation:
+    """A model of a search that was stopped after its first probe."""
+    return loaded(evaluation, 12, mix_search("onnx", 100.0, (1,)))

@@ -16,7 +16,7 @@ from inferometer.evaluators.reports.base import Row, find_report
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "<b>&amp; \"q\" 'a' $\\frac{1}{2}$ $x_1$ ü 模型 ]]> -->\x00\n\u202e"
 SHALLOW = ("latency", "accuracy", "duration")
-LOADS = ("workload", "max_qps", "parts", "mix")
+LOADS = ("workload", "max_qps", "parts", "mix", "mix_search")
 LAYERS = 33
 
 

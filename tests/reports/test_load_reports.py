@@ -14,6 +14,7 @@ from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.load.measurement import (
     LoadMeasurement,
     MixMeasurement,
+    MixSearchMeasurement,
     MlperfResult,
     RateSearchMeasurement,
 )
@@ -26,14 +27,18 @@ from tests.reports.loads import MS
 
 GOLDEN = Path(__file__).parent / "golden"
 PERCENTILES = {"p50": 50, "p90": 90, "p95": 95, "p99": 99, "p99_9": Fraction(999, 10)}
-NAMES = ("workload", "max_qps", "probes", "parts", "mix")
+NAMES = ("workload", "max_qps", "probes", "parts", "mix", "mix_search")
 
 
 @pytest.fixture
 def reported(
-    workloads: list[Evaluation], searches: list[Evaluation], mixes: list[Evaluation]
+    workloads: list[Evaluation],
+    searches: list[Evaluation],
+    mixes: list[Evaluation],
+    mix_searches: list[Evaluation],
 ) -> dict[str, list[Evaluation]]:
-    return {"workload": workloads, "max_qps": searches, "probes": searches, "parts": workloads, "mix": mixes}
+    loads = {"workload": workloads, "parts": workloads, "mix": mixes, "mix_search": mix_searches}
+    return {**loads, "max_qps": searches, "probes": [*searches, *mix_searches]}
 
 
 def report_of(name: str) -> Report:
@@ -58,14 +63,22 @@ def test_a_report_on_load_is_its_golden_output(
 def test_a_report_on_load_leaves_other_evaluations_out(
     name: str, evaluations: list[Evaluation], reported: dict[str, list[Evaluation]]
 ) -> None:
-    everything = [*evaluations, *(each for kind in ("workload", "max_qps", "mix") for each in reported[kind])]
+    kinds = ("workload", "max_qps", "mix", "mix_search")
+    everything = [*evaluations, *(each for kind in kinds for each in reported[kind])]
 
     report = report_of(name)
     ids = {row["id"] for row in report.rows(report.taken(everything))}
 
     assert ids == {each.id for each in reported[name]}
-    kinds = {"workload": LoadMeasurement, "parts": LoadMeasurement, "mix": MixMeasurement}
-    assert report.takes == (kinds.get(name, RateSearchMeasurement),)
+    takes = {
+        "workload": (LoadMeasurement,),
+        "parts": (LoadMeasurement,),
+        "max_qps": (RateSearchMeasurement,),
+        "mix": (MixMeasurement,),
+        "mix_search": (MixSearchMeasurement,),
+        "probes": (RateSearchMeasurement, MixSearchMeasurement),
+    }
+    assert report.takes == takes[name]
     for row in report.rows(report.taken(everything)):
         assert set(row) == {column.key for column in report.columns}
 

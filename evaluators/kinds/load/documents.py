@@ -1,4 +1,4 @@
-"""Documents of workloads, rate searches and mixes; ``load_query`` stores queries in columns."""
+"""Documents of workloads, searches and mixes; ``load_query`` stores queries in columns."""
 
 from __future__ import annotations
 
@@ -234,5 +234,6 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "options": options_of,
     "mlperf": _mlperf,
     "answer": _answer,
+    "own": _answer,
     "others": lambda stored: tuple(restored(stored)),
 }

@@ -216,6 +216,7 @@ _FAILED_SHARE = 0.1
 _LEAST_UNQUEUED = 10
 _SURE_LATE = 10
 """A probe that allows this many late queries cannot keep the bound by chance at far too high a rate."""
+_ONE_SIDED = 0.025
 CERTAIN = 0.001
 """The probability below which an event is not attributed to chance."""
 
@@ -327,7 +328,7 @@ class Estimator:
         solved = self._single_server(seen, near_qps, simulated)
         if solved is None:
             reason = "the system does not behave like one server that serves query after query"
-            return self._by_late_fraction(seen, reason)
+            return by_late_fraction(seen, self.late_fraction, reason)
         sure = [e for e in seen if e.queries * self.late_fraction >= _SURE_LATE]
         kept_qps = Bracket.of(sure, self.late_fraction).kept_qps
         below_kept = kept_qps is not None and solved.rate_qps * NEAR < kept_qps
@@ -336,7 +337,7 @@ class Estimator:
                 f"the single-server model says {solved.rate_qps:.4g} queries/s, "
                 "which the late queries do not bear out"
             )
-            found = self._by_late_fraction(seen, reason)
+            found = by_late_fraction(seen, self.late_fraction, reason)
             if below_kept or found:
                 return found
         ends = solved.low_qps, solved.high_qps
@@ -376,35 +377,37 @@ class Estimator:
         difference = min(abs(math.sqrt(late / expected) - 1) for late in counted)
         return 2 * difference > _DISAGREEMENT_ERRORS * errors
 
-    def _by_late_fraction(self, seen: Sequence[Evidence], reason: str) -> Estimate | None:
-        """Returns the estimate from the curve of late fractions; its interval covers both counts."""
-        kept, broken = Bracket.of(seen, self.late_fraction)
-        if kept is None or broken is None or broken > kept * NEAR:
-            return None
-        centre_qps = math.sqrt(kept * broken)
-        nearer = [e for e in seen if e.near(centre_qps, _NEARER)]
-        enough = sum(e.confirming for e in nearer) >= _ENOUGH_NEARER
-        chosen = nearer if enough else [e for e in seen if e.near(centre_qps)]
-        counts = [e.counts for e in chosen]
-        as_due = late_fraction_root(Counts.joined(counts), self.late_fraction)
-        if as_due is None:
-            return None
-        # late queries come in rare bursts: no answer may rest on the one probe that had one
-        bursts = [n for n, each in enumerate(counts) if each.late.any()]
-        sets = [counts[:n] + counts[n + 1 :] for n in bursts]
-        sets.append([e.from_sending for e in chosen])
-        roots = [late_fraction_root(Counts.joined(each), self.late_fraction) for each in sets]
-        ends = [
-            (broken / NEAR, kept * NEAR) if root is None else (root.low_qps, root.high_qps) for root in roots
-        ]
-        return Estimate(
-            rate_qps=as_due.rate_qps,
-            low_qps=min(as_due.low_qps, kept, *(low for low, _ in ends)),
-            high_qps=max(as_due.high_qps, broken, *(high for _, high in ends)),
-            method=Method.LATE_FRACTION,
-            slope=as_due.slope,
-            reason=reason,
-        )
+
+def by_late_fraction(seen: Sequence[Evidence], late_fraction: float, reason: str = "") -> Estimate | None:
+    """Returns the estimate from the curve of late fractions; its interval covers both counts.
+
+    None if the probes do not yet determine a rate.
+    """
+    kept, broken = Bracket.of(seen, late_fraction)
+    if kept is None or broken is None or broken > kept * NEAR:
+        return None
+    centre_qps = math.sqrt(kept * broken)
+    nearer = [e for e in seen if e.near(centre_qps, _NEARER)]
+    enough = sum(e.confirming for e in nearer) >= _ENOUGH_NEARER
+    chosen = nearer if enough else [e for e in seen if e.near(centre_qps)]
+    counts = [e.counts for e in chosen]
+    as_due = late_fraction_root(Counts.joined(counts), late_fraction)
+    if as_due is None:
+        return None
+    # late queries come in rare bursts: no answer may rest on the one probe that had one
+    bursts = [n for n, each in enumerate(counts) if each.late.any()]
+    sets = [counts[:n] + counts[n + 1 :] for n in bursts]
+    sets.append([e.from_sending for e in chosen])
+    roots = [late_fraction_root(Counts.joined(each), late_fraction) for each in sets]
+    ends = [(broken / NEAR, kept * NEAR) if root is None else (root.low_qps, root.high_qps) for root in roots]
+    return Estimate(
+        rate_qps=as_due.rate_qps,
+        low_qps=min(as_due.low_qps, kept, *(low for low, _ in ends)),
+        high_qps=max(as_due.high_qps, broken, *(high for _, high in ends)),
+        method=Method.LATE_FRACTION,
+        slope=as_due.slope,
+        reason=reason,
+    )
 
 
 def unqueued_late(seen: Sequence[Evidence], late_fraction: float) -> str | None:
@@ -424,16 +427,41 @@ def unqueued_late(seen: Sequence[Evidence], late_fraction: float) -> str | None:
     return f"{late} of {queries} queries with no queue before them were late"
 
 
+def surely_kept_qps(seen: Sequence[Evidence], late_fraction: float, spread: float) -> float:
+    """Returns the highest rate of a probe that keeps the bound with a confidence of 97.5 %; 0 if none does.
+
+    At this rate and above, so few queries were late that the allowed fraction would explain it at most once
+    in 40 times. Late queries come in bursts, so ``spread`` queries count as one; see ``burstiness``.
+    """
+    for rate_qps in sorted({e.rate_qps for e in seen if e.queries}, reverse=True):
+        above = [e for e in seen if e.rate_qps >= rate_qps]
+        queries = math.ceil(sum(e.queries for e in above) / spread)
+        late = math.ceil(sum(e.late for e in above) / spread)
+        if late < late_fraction * queries and _binomial_head(late, queries, late_fraction) <= _ONE_SIDED:
+            return rate_qps
+    return 0.0
+
+
+def burstiness(seen: Sequence[Evidence]) -> float:
+    """Returns the overdispersion of late queries in slices of time, at least 1; see ``_spread``."""
+    counts = Counts.joined([e.counts for e in seen])
+    if len(counts.late) <= _PARAMETERS or not counts.late.any():
+        return 1.0
+    return _spread(counts, np.full(len(counts.late), counts.late.sum() / counts.queries.sum()))
+
+
 def _binomial_tail(least: int, count: int, share: float) -> float:
     """Returns the probability that at least ``least`` of ``count`` events of probability ``share`` occur."""
-    if least <= 0:
-        return 1.0
+    return 1.0 - _binomial_head(least - 1, count, share)
+
+
+def _binomial_head(most: int, count: int, share: float) -> float:
+    """Returns the probability that at most ``most`` of ``count`` events of probability ``share`` occur."""
     log_odds = math.log(share / (1 - share))
     log_term = count * math.log1p(-share)
     terms = []
-    for k in range(count + 1):
-        if k >= least:
-            terms.append(math.exp(log_term))
+    for k in range(min(most, count) + 1):
+        terms.append(math.exp(log_term))
         if k < count:
             log_term += math.log((count - k) / (k + 1)) + log_odds
     return math.fsum(terms)

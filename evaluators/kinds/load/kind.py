@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from typing_extensions import TypeVar
 
 from inferometer.evaluators.datasets.base import short_checksum
 from inferometer.evaluators.drawing.charts import Drawing
@@ -16,6 +18,7 @@ from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs.options import words
 from inferometer.evaluators.kinds.kind import (
     Again,
+    Kind,
     Rows,
     SpanSource,
     dataset_words,
@@ -31,6 +34,7 @@ from inferometer.evaluators.kinds.load.measurement import (
     LoadMeasurement,
     LoadOptions,
     MixMeasurement,
+    MixSearchMeasurement,
     RateAnswer,
     RateSearchMeasurement,
     invalid_reason,
@@ -39,13 +43,26 @@ from inferometer.evaluators.kinds.load.plot import MaxQpsPlot, WorkloadPlot
 from inferometer.evaluators.kinds.load.report import (
     MaxQpsReport,
     MixReport,
+    MixSearchReport,
     PartsReport,
     ProbesReport,
     WorkloadReport,
 )
-from inferometer.evaluators.kinds.load.request import LoadRequest, MaxQpsRequest, MixRequest, WorkloadRequest
-from inferometer.evaluators.kinds.load.summary import LoadSummary, mix_rows, run_rows, search_rows
-from inferometer.evaluators.reports.base import Row
+from inferometer.evaluators.kinds.load.request import (
+    LoadRequest,
+    MaxQpsRequest,
+    MixRequest,
+    MixSearchRequest,
+    WorkloadRequest,
+)
+from inferometer.evaluators.kinds.load.summary import (
+    LoadSummary,
+    mix_rows,
+    mix_search_rows,
+    run_rows,
+    search_rows,
+)
+from inferometer.evaluators.reports.base import Report, Row
 from inferometer.evaluators.verdict import FIGURES, MAX_QPS, THROUGHPUT, RunTimes
 
 if TYPE_CHECKING:
@@ -260,29 +277,34 @@ def _sent(options: LoadOptions) -> dict[str, Any]:
     return {"latency_bound_ms": options.latency_bound_ms, **sent, **length}
 
 
-class RateSearchKind(RunsKind[RateSearchMeasurement]):
+S = TypeVar("S", bound=RateSearchMeasurement, default=RateSearchMeasurement)
+
+
+class RateSearchKind(RunsKind[S]):
     """The measurement by a search for the highest rate."""
 
     name = "rate_search"
     title = "max QPS"
     phrase = "a search for the highest rate"
     reports = ("max_qps",)
-    headlines = ("max_qps",)
+    headlines: ClassVar[tuple[str, ...]] = ("max_qps",)
     tabled = (ProbesReport,)
 
-    measurement = RateSearchMeasurement
+    report: ClassVar[Report[Any]] = MaxQpsReport()
+    """The report of its figures; the probes have their own."""
+    measurement: ClassVar[type[Any] | None] = RateSearchMeasurement
     keeps_interrupted = False
 
-    def invalid(self, measurement: RateSearchMeasurement) -> str:
+    def invalid(self, measurement: S) -> str:
         return invalid_reason(measurement)
 
-    def overview(self, measurement: RateSearchMeasurement) -> Row:
+    def overview(self, measurement: S) -> Row:
         return top_figures(None, measurement.answer.rate_qps if measurement.answer else None)
 
-    def summary(self, evaluation: Evaluation[RateSearchMeasurement]) -> Rows:
+    def summary(self, evaluation: Evaluation[S]) -> Rows:
         return search_rows(evaluation.measurement)
 
-    def description(self, evaluation: Evaluation[RateSearchMeasurement]) -> Rows:
+    def description(self, evaluation: Evaluation[S]) -> Rows:
         options = evaluation.measurement.options
         yield from load_description(evaluation, options)
         bound = f"p{options.percentile:g} <= {options.latency_bound_ms:g} ms"
@@ -293,24 +315,19 @@ class RateSearchKind(RunsKind[RateSearchMeasurement]):
         yield "", f"{probes}; each schedule: agent info evaluation max-qps --probes --id={evaluation.id}"
         yield "", ", ".join(options_text(options))
 
-    def document(
-        self,
-        evaluation: Evaluation[RateSearchMeasurement],
-        timed: Evaluation[RateSearchMeasurement],
-        spans: SpanSource,
-    ) -> dict[str, Any]:
-        [found] = MaxQpsReport().rows([evaluation])
+    def document(self, evaluation: Evaluation[S], timed: Evaluation[S], spans: SpanSource) -> dict[str, Any]:
+        [found] = self.report.rows([evaluation])
         figures = {
-            "options": option_values("max_qps", evaluation.measurement.options),
-            "search": own_values(MaxQpsReport(), found),
+            "options": option_values(self.reports[0], evaluation.measurement.options),
+            "search": own_values(self.report, found),
             "probes": [own_values(ProbesReport(), row) for row in ProbesReport().rows([evaluation])],
         }
         return {"load": figures}
 
-    def drawings(self, evaluation: Evaluation[RateSearchMeasurement], most_points: int) -> Iterator[Drawing]:
-        yield from drawn(MaxQpsPlot(), MaxQpsReport(), evaluation)
+    def drawings(self, evaluation: Evaluation[S], most_points: int) -> Iterator[Drawing]:
+        yield from drawn(MaxQpsPlot(), self.report, evaluation)
 
-    def again(self, evaluation: Evaluation[RateSearchMeasurement]) -> Again:
+    def again(self, evaluation: Evaluation[S]) -> Again:
         options = evaluation.measurement.options
         names = ("min_duration_s", "min_queries", "tolerance", "time_budget_s")
         searched = {
@@ -324,25 +341,25 @@ class RateSearchKind(RunsKind[RateSearchMeasurement]):
         more = words(options.further, MaxQpsRequest)
         return Again(("predict", "max-qps", *system_words(evaluation), *load, *search, *more))
 
-    def unfit(self, measurement: RateSearchMeasurement) -> str:
+    def unfit(self, measurement: S) -> str:
         if measurement.answer is None:
             return "has no answer; leave it out"
         reason = invalid_reason(measurement)
         return f"is INVALID: {reason}; its answer is not to be trusted, run it again" if reason else ""
 
-    def conditions(self, evaluation: Evaluation[RateSearchMeasurement]) -> Mapping[str, str]:
+    def conditions(self, evaluation: Evaluation[S]) -> Mapping[str, str]:
         options = evaluation.measurement.options
         bound = "none" if options.latency_bound_ms is None else f"{options.latency_bound_ms:g} ms"
         question = {"load": options.arrival, "percentile": f"{options.percentile:g}", "latency bound": bound}
         return option_conditions(options) | question
 
-    def run_times(self, evaluation: Evaluation[RateSearchMeasurement]) -> RunTimes:
+    def run_times(self, evaluation: Evaluation[S]) -> RunTimes:
         raise ValueError("times of its own, as it is a search")
 
-    def figures(self, measurements: Sequence[RateSearchMeasurement]) -> tuple[str, ...]:
+    def figures(self, measurements: Sequence[S]) -> tuple[str, ...]:
         return (MAX_QPS,)
 
-    def answer(self, measurement: RateSearchMeasurement) -> RateAnswer | None:
+    def answer(self, measurement: S) -> RateAnswer | None:
         return measurement.answer
 
 
@@ -398,5 +415,58 @@ class MixKind(RunsKind[MixMeasurement]):
         return {"load": figures}
 
     def again(self, evaluation: Evaluation[MixMeasurement]) -> Again:
-        note = "The evaluation keeps the content of the file: agent info evaluation show -f json."
-        return Again(("measure", self.name, *words(evaluation.measurement.mix, MixRequest)), (note,))
+        return _again_from_file(self.name, evaluation.measurement.mix, MixRequest)
+
+
+class MixSearchKind(RateSearchKind[MixSearchMeasurement]):
+    """Search for the largest factor by which all rates of a mix can grow while every model keeps its bound.
+
+    Each probe sends the whole mix with all rates times a factor. Each model needs a latency bound, and is
+    judged at its own percentile. There is one evaluation for each model, with the answer of the mix.
+    """
+
+    name = "mix_search"
+    title = "max QPS of a mix"
+    phrase = "a search for the largest factor of a mix"
+    reports = ("mix_search",)
+    headlines = ("factor", "factor_low", "factor_high", "own_factor", "max_qps")
+    report = MixSearchReport()
+    measurement = MixSearchMeasurement
+    request = MixSearchRequest
+    keeps_interrupted = True
+
+    def job(self, request: MixSearchRequest) -> Job[Evaluation[MixSearchMeasurement]]:
+        from inferometer.evaluators.kinds.load.mix import mix_search_job  # opens models, which reports do not
+
+        return mix_search_job(request)
+
+    def measured(self, measurement: MixSearchMeasurement) -> str:
+        return f"{len(measurement.probes)} probes"
+
+    def summary(self, evaluation: Evaluation[MixSearchMeasurement]) -> Rows:
+        return mix_search_rows(evaluation.measurement)
+
+    def document(
+        self,
+        evaluation: Evaluation[MixSearchMeasurement],
+        timed: Evaluation[MixSearchMeasurement],
+        spans: SpanSource,
+    ) -> dict[str, Any]:
+        found = super().document(evaluation, timed, spans)["load"]
+        return {"load": found | {"file": evaluation.measurement.file}}
+
+    def facts(
+        self, evaluation: Evaluation[MixSearchMeasurement], timed: Evaluation[MixSearchMeasurement]
+    ) -> Iterator[tuple[str, Any]]:
+        yield "limited by", evaluation.measurement.limited_by or None
+
+    def again(self, evaluation: Evaluation[MixSearchMeasurement]) -> Again:
+        return _again_from_file(self.name, evaluation.measurement.mix, MixSearchRequest)
+
+    def unfit(self, measurement: MixSearchMeasurement) -> str:
+        return Kind.unfit(self, measurement)
+
+
+def _again_from_file(kind: str, given: Mapping[str, Any], request: type[Any]) -> Again:
+    note = "The evaluation keeps the content of the file: agent info evaluation show -f json."
+    return Again(("measure", kind, *words(given, request)), (note,))

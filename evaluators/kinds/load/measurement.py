@@ -1,7 +1,8 @@
 """The measurements of queries under load, and their interpretation.
 
 A measurement is a workload, a closed loop or a scenario of MLPerf; or a search for the highest rate that
-keeps a latency bound, whose probes are runs at a steady rate; or the load of one model of a mix.
+keeps a latency bound, whose probes are runs at a steady rate; or the load of one model of a mix, or of a
+search for the largest factor of a mix.
 """
 
 from __future__ import annotations
@@ -172,6 +173,12 @@ class RateAnswer:
     method: str
     note: str = ""
 
+    def times(self, number: float) -> RateAnswer:
+        """Returns the answer with all rates multiplied by a number."""
+        low_qps, high_qps = (each and each * number for each in (self.low_qps, self.high_qps))
+        rate_qps = self.rate_qps and self.rate_qps * number
+        return replace(self, rate_qps=rate_qps, low_qps=low_qps, high_qps=high_qps)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RateSearchMeasurement:
@@ -195,6 +202,44 @@ class RateSearchMeasurement:
     def batch_size(self) -> int:
         """The maximum number of queries in a batch."""
         return self.options.max_batch_size
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MixSearchMeasurement(RateSearchMeasurement):
+    """One model of a search for the largest factor by which all rates of a mix can grow together.
+
+    Its rates, divided by the rate in ``options``, are factors of the mix. ``answer`` is its rate at the
+    factor that all models keep.
+
+    Attributes:
+        name: The model's name in the mix.
+        others: The other models and their loads, one text each.
+        mix: The options of the request that differ from their defaults.
+        file: The content of the mix's file.
+        own: The answer for this model's bound alone, beside the others; None if the search was stopped.
+        limited_by: The name of the model that limits the factor; empty if none is known.
+        invalid: Why the answer cannot be trusted, in one line; empty if it can.
+    """
+
+    kind: ClassVar[str] = "mix_search"
+
+    name: str = ""
+    others: tuple[str, ...] = ()
+    mix: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    file: str = ""
+    own: RateAnswer | None = None
+    limited_by: str = ""
+    invalid: str = ""
+
+    @property
+    def factor(self) -> RateAnswer | None:
+        """The answer, whose rates are factors of the mix."""
+        return self.answer and self.answer.times(1 / self.options.rate_qps)
+
+    @property
+    def own_factor(self) -> RateAnswer | None:
+        """The answer for this model's bound alone, whose rates are factors of the mix."""
+        return self.own and self.own.times(1 / self.options.rate_qps)
 
 
 SIDES = ("alone", "together")
@@ -400,6 +445,8 @@ def invalid_reason(search: RateSearchMeasurement) -> str:
     An answer rests on the queries of the probes near it. If more than half of them come from invalid probes,
     it says more about the harness, or about other work on the machine, than about the system.
     """
+    if isinstance(search, MixSearchMeasurement) and search.invalid:
+        return search.invalid
     if search.answer is None:
         return ""
     near = _near(search)

@@ -1,26 +1,41 @@
-"""The job behind ``measure mix``: several models under load, each alone and all together, in blocks."""
+"""The jobs of mixes: several models under load, alone and together in blocks, or all at growing rates."""
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
+from inferometer.evaluators.evaluation import Evaluation, M, Status, utc_now
 from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources, JobStart
 from inferometer.evaluators.kinds.load.job import open_target
-from inferometer.evaluators.kinds.load.measurement import SIDES, MixMeasurement
-from inferometer.evaluators.kinds.load.request import MixRequest
+from inferometer.evaluators.kinds.load.measurement import (
+    SIDES,
+    MixMeasurement,
+    MixSearchMeasurement,
+    RateAnswer,
+    invalid_reason,
+    lag_reason,
+)
+from inferometer.evaluators.kinds.load.request import MaxQpsRequest, MixOfModels, MixRequest, MixSearchRequest
+from inferometer.evaluators.kinds.load.search import search_factor
 from inferometer.evaluators.load.arrivals import Schedule
 from inferometer.evaluators.load.issuer import RunLimits, run_together
-from inferometer.evaluators.load.load_session import LoadSession, check_load, peak_qps
-from inferometer.evaluators.load.queries import LoadRun, Outcome, Stop
+from inferometer.evaluators.load.load_session import (
+    ALLOWED_SHARE,
+    LoadSession,
+    MixSession,
+    calibrate,
+    check_load,
+    peak_qps,
+)
+from inferometer.evaluators.load.queries import LoadRun, Outcome, Stop, bound_ns_of
 from inferometer.evaluators.load.target import LoadTarget
 from inferometer.evaluators.load.validity import lag_in_percentiles
 from inferometer.manifests.errors import ConfigurationError, EvaluationInterrupted
@@ -49,20 +64,25 @@ def mix_job(request: MixRequest) -> Job[Evaluation[MixMeasurement]]:
         check_load(peak)
     title = " + ".join(schedules)
     stops = "stopping, without waiting for the answers"
-    return Job(partial(_measure, request, schedules), title, f"opening {title}", stops, has_total=False)
+    measure = partial(_measure_blocks, schedules)
+    return Job(partial(_evaluations, request, measure), title, f"opening {title}", stops, has_total=False)
 
 
 _Schedules: TypeAlias = Mapping[str, Sequence[Schedule]]
 """The schedules of each model, one for each pair of blocks."""
+_Measured: TypeAlias = tuple[Mapping[str, tuple[M, Sequence[LoadRun]]], bool]
+"""The measurement of each model and its runs, and whether all of them are complete."""
+_Measure: TypeAlias = Callable[[Mapping[str, LoadTarget], RunLimits, Mapping[str, Any]], _Measured[M]]
+"""Measures open models; the last argument has the fields that the measurements of each have in common."""
 
 
-def _measure(
-    request: MixRequest, schedules: _Schedules, resources: JobResources, callbacks: JobCallbacks
-) -> Generator[Evaluation[MixMeasurement], None, None]:
-    """Opens the models, sends the blocks, and yields an evaluation for each model.
+def _evaluations(
+    request: MixOfModels, measure: _Measure[M], resources: JobResources, callbacks: JobCallbacks
+) -> Generator[Evaluation[M], None, None]:
+    """Opens the models, measures them, and yields an evaluation for each.
 
     Raises:
-        EvaluationInterrupted: The job was stopped before the first pair of blocks was complete.
+        EvaluationInterrupted: The job was stopped before anything was complete.
         InferometerError: A model or its inputs cannot be opened.
     """
     created_at, group_id = utc_now(), str(uuid.uuid4())
@@ -85,35 +105,48 @@ def _measure(
             LoadSession(target, limits).warm_up(request.warm_up_queries)
         for *_, watch in opened.values():
             watch.begin()
-        began_ns = time.perf_counter_ns()
-        pairs = list(_pairs(schedules, {name: target for name, (target, *_) in opened.items()}, limits))
-        elapsed_ns = time.perf_counter_ns() - began_ns
+        common = {
+            name: {
+                "name": name,
+                "others": tuple(load for each, load in loads.items() if each != name),
+                "options": options[name],
+                "mix": request.given,
+                "file": request.text,
+            }
+            for name in opened
+        }
+        measured, whole = measure({name: target for name, (target, *_) in opened.items()}, limits, common)
         conditions = {name: watch.end() for name, (*_, watch) in opened.items()}
-        if not pairs:
-            raise EvaluationInterrupted("stopped before a pair of blocks was complete; nothing was published")
         for name, (target, _, dataset, _) in opened.items():
-            alone, together = (tuple(runs[side, name] for runs in pairs) for side in SIDES)
-            mix = MixMeasurement(
-                name=name,
-                others=tuple(load for each, load in loads.items() if each != name),
-                options=options[name],
-                mix=request.given,
-                file=request.text,
-                alone=alone,
-                together=together,
-                elapsed_ns=elapsed_ns,
-            )
-            answered = any(run.queries.count(Outcome.ANSWERED) for run in (*alone, *together))
+            measurement, runs = measured[name]
             yield Evaluation(
                 id=str(uuid.uuid4()),
                 created_at=created_at,
-                status=Status.of(whole=len(pairs) == request.blocks, usable=answered),
+                status=Status.of(
+                    whole=whole, usable=any(run.queries.count(Outcome.ANSWERED) for run in runs)
+                ),
                 system=target.description,
                 dataset=dataset,
-                measurement=replace(mix, invalid=_invalid(mix)),
+                measurement=measurement,
                 conditions=conditions[name],
                 group_id=group_id,
             )
+
+
+def _measure_blocks(
+    schedules: _Schedules, targets: Mapping[str, LoadTarget], limits: RunLimits, common: Mapping[str, Any]
+) -> _Measured[MixMeasurement]:
+    began_ns = time.perf_counter_ns()
+    pairs = list(_pairs(schedules, targets, limits))
+    elapsed_ns = time.perf_counter_ns() - began_ns
+    if not pairs:
+        raise EvaluationInterrupted("stopped before a pair of blocks was complete; nothing was published")
+    measured = {}
+    for name, fields in common.items():
+        alone, together = (tuple(runs[side, name] for runs in pairs) for side in SIDES)
+        mix = MixMeasurement(**fields, alone=alone, together=together, elapsed_ns=elapsed_ns)
+        measured[name] = (replace(mix, invalid=_invalid(mix)), (*alone, *together))
+    return measured, all(len(pairs) == len(each) for each in schedules.values())
 
 
 def _invalid(mix: MixMeasurement) -> str:
@@ -145,3 +178,50 @@ def _pairs(
                 return
             runs |= {(side, each): run for each, run in zip(names, found, strict=True)}
         yield runs
+
+
+def mix_search_job(request: MixSearchRequest) -> Job[Evaluation[MixSearchMeasurement]]:
+    """Returns the job of a search, which yields an evaluation for each model, all with one group id.
+
+    Unless ``force`` is set, the rate that this machine can send is measured, which takes about a second.
+
+    Raises:
+        ConfigurationError: The rates at the factor 1 are together more than this machine can send on time.
+    """
+    limit, title = None, " + ".join(request.models)
+    if not request.force:
+        rate_qps, ceiling_qps = sum(load.rate_qps for load in request.models.values()), calibrate()
+        check_load(rate_qps, ceiling_qps)
+        limit = ceiling_qps * ALLOWED_SHARE / rate_qps
+    stops = "stopping, without waiting for the answers"
+    measure = partial(_search, request.models, limit)
+    return Job(partial(_evaluations, request, measure), title, f"opening {title}", stops, has_total=False)
+
+
+def _search(
+    models: Mapping[str, MaxQpsRequest],
+    limit: float | None,
+    targets: Mapping[str, LoadTarget],
+    limits: RunLimits,
+    common: Mapping[str, Any],
+) -> _Measured[MixSearchMeasurement]:
+    session, answer, limiting = MixSession(list(targets.values()), limits), None, ""
+    own: Mapping[str, RateAnswer] = {}
+    with suppress(EvaluationInterrupted):
+        answer, own, limiting = search_factor(models, session, limit)
+    if not session.probes:
+        raise EvaluationInterrupted("stopped before a probe was complete; nothing was published")
+    measured, invalid = {}, ""
+    for (name, load), runs in zip(models.items(), zip(*session.probes, strict=True), strict=True):
+        judged = bound_ns_of(load.latency_bound_ms), load.late_fraction
+        search = MixSearchMeasurement(
+            **common[name],
+            probes=tuple(replace(run, invalid=lag_reason(run, *judged)) for run in runs),
+            elapsed_ns=round(session.elapsed_s * 1e9),
+            answer=answer and answer.times(load.rate_qps),
+            own=own[name].times(load.rate_qps) if own else None,
+            limited_by=limiting,
+        )
+        invalid = invalid or (f"{name}: {reason}" if (reason := invalid_reason(search)) else "")
+        measured[name] = (search, search.probes)
+    return {n: (replace(e, invalid=invalid), runs) for n, (e, runs) in measured.items()}, answer is not None

@@ -33,12 +33,13 @@ from inferometer.evaluators.kinds.load.measurement import (
     LoadOptions,
     Method,
     MixMeasurement,
+    MixSearchMeasurement,
     RateSearchMeasurement,
     invalid_reason,
     rate_text,
 )
 from inferometer.evaluators.kinds.load.parts import PARTS
-from inferometer.evaluators.kinds.load.summary import LoadSummary
+from inferometer.evaluators.kinds.load.summary import LoadSummary, mix_answer_text
 from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries
 from inferometer.evaluators.reports.base import Row
 
@@ -357,7 +358,8 @@ def _headline(search: RateSearchMeasurement) -> str:
         return f"max QPS {judged}: no answer"
     text = rate_text(answer)
     text = f"INVALID {text}" if invalid_reason(search) else text
-    return f"max QPS {text} {judged} ({answer.method})"
+    of_mix = f"{search.name}: {mix_answer_text(search)}; " if isinstance(search, MixSearchMeasurement) else ""
+    return f"{of_mix}max QPS {text} {judged} ({answer.method})"
 
 
 def _search_warning(search: RateSearchMeasurement) -> str:

@@ -12,6 +12,7 @@ from inferometer.evaluators.kinds.load.measurement import (
     LoadMeasurement,
     LoadOptions,
     MixMeasurement,
+    MixSearchMeasurement,
     RateSearchMeasurement,
     invalid_reason,
     load_s,
@@ -268,6 +269,49 @@ class MaxQpsReport(Report[RateSearchMeasurement]):
             }
 
 
+_ENDS = ("", "_low", "_high")
+_COMMON = len(EVALUATION_COLUMNS) + 1
+
+
+class MixSearchReport(Report[MixSearchMeasurement]):
+    """One row for each model of each search for the largest factor of a mix.
+
+    ``factor`` is that of the mix, the same for all of its models, and ``max_qps`` the model's rate at it. At
+    ``own_factor``, the model reaches its own bound. All other columns are those of ``MaxQpsReport``.
+    """
+
+    name = "mix_search"
+    summary = "the largest factor by which all rates of a mix can grow, with its 95 % interval, and its limit"
+    takes = (MixSearchMeasurement,)
+    columns = (
+        *MaxQpsReport.columns[:_COMMON],
+        Column("name", "name in the mix"),
+        Column("others", "beside", detail=2, wraps=True),
+        *(Column(f"factor{end}", f"factor{end}".replace("_", " ")) for end in _ENDS),
+        Column("limited_by", "limited by", stays=True),
+        *(Column(f"own_factor{end}", f"own factor{end}".replace("_", " "), detail=1) for end in _ENDS),
+        Column("own_note", "own note", detail=2, wraps=True),
+        Column("rate_qps", "rate at factor 1 (queries/s)", decimals=2, detail=1),
+        *MaxQpsReport.columns[_COMMON:],
+    )
+
+    def rows(self, evaluations: Sequence[Evaluation[MixSearchMeasurement]]) -> Iterator[Row]:
+        """Yields one row for each evaluation."""
+        for evaluation, row in zip(evaluations, MaxQpsReport().rows(evaluations), strict=True):
+            search = evaluation.measurement
+            more: dict[str, Value] = {
+                "name": search.name,
+                "others": "; ".join(search.others) or None,
+                "limited_by": search.limited_by or None,
+                "own_note": (search.own.note or None) if search.own else None,
+                "rate_qps": search.options.rate_qps,
+            }
+            for key, answer in (("factor", search.factor), ("own_factor", search.own_factor)):
+                ends = (answer.rate_qps, answer.low_qps, answer.high_qps) if answer else (None,) * 3
+                more |= dict(zip((key + end for end in _ENDS), ends, strict=True))
+            yield {**row, **more}
+
+
 _RATIOS = [f"{key}{end}" for key in ("p50", "judged") for end in ("", "_low", "_high")]
 _COUNTS = ("queries", *_OUTCOMES)
 
@@ -348,7 +392,7 @@ class ProbesReport(Report[RateSearchMeasurement]):
 
     name = "probes"
     summary = "every probe of a search for the highest rate"
-    takes = (RateSearchMeasurement,)
+    takes = (RateSearchMeasurement, MixSearchMeasurement)
     columns = (
         *NAME_COLUMNS,
         Column("probe", "probe"),

@@ -3,12 +3,17 @@
 It brackets the rate with short probes that go up and down by a factor of 2, jumps to the single-server
 model's estimate as soon as that model fits, and confirms with long probes around the estimate until its
 interval is narrow enough or the time is used up. It uses no clocks or threads: the ``LoadSession`` has both.
+
+The search for the largest factor of a mix does the same with a factor in place of the rate: each probe sends
+the whole mix with all rates times the factor, and judges each model by its own queries, bound and percentile.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 import numpy as np
 
@@ -18,14 +23,17 @@ from inferometer.evaluators.kinds.load.estimate import (
     Estimate,
     Estimator,
     Evidence,
+    burstiness,
+    by_late_fraction,
+    surely_kept_qps,
     unqueued_late,
 )
 from inferometer.evaluators.kinds.load.measurement import NEAR, Method, RateAnswer, lag_reason
 from inferometer.evaluators.kinds.load.request import MaxQpsRequest
 from inferometer.evaluators.kinds.load.single_server import SIMULATED_QUERIES
 from inferometer.evaluators.load.arrivals import ConstantArrivals, Extent, Schedule
-from inferometer.evaluators.load.load_session import LoadSession
-from inferometer.evaluators.load.queries import Stop, bound_ns_of
+from inferometer.evaluators.load.load_session import LoadSession, MixSession
+from inferometer.evaluators.load.queries import LoadRun, Stop, bound_ns_of
 from inferometer.manifests.errors import EvaluationInterrupted
 
 _SIMULATED_MEANWHILE = 40_000
@@ -115,7 +123,7 @@ class _Search:
 
     def _settled(self, estimate: Estimate | None) -> RateAnswer | None:
         bracket, tolerance = self._bracket(), self._request.tolerance
-        if bracket.kept_qps is None and (late := unqueued_late(self._seen, self._request.late_fraction)):
+        if bracket.kept_qps is None and (late := self._unqueued_late()):
             return RateAnswer(None, None, None, Method.NONE.value, late)
         at_limit = any(e.confirming and e.rate_qps >= self._limit_qps for e in self._seen)
         kept_there = (bracket.broken_qps or math.inf) > self._limit_qps
@@ -131,6 +139,9 @@ class _Search:
         final = self._estimate(estimate, SIMULATED_QUERIES)
         return self._final(final, "") if final and final.tolerance <= self._request.tolerance else None
 
+    def _unqueued_late(self) -> str | None:
+        return unqueued_late(self._seen, self._request.late_fraction)
+
     def _confirmed(self, estimate: Estimate) -> int:
         return sum(e.confirming and e.near(estimate.rate_qps) for e in self._seen)
 
@@ -145,6 +156,9 @@ class _Search:
         if kept:
             rate_qps = math.sqrt(kept * broken) if broken else 2 * kept
             confirming = kept >= self._limit_qps or (broken or math.inf) <= kept * NEAR
+            if broken and confirming:  # not always at one rate, which a lucky short probe may have kept
+                tried = sum(e.confirming for e in self._seen)
+                rate_qps *= math.exp(_STEPS[tried % len(_STEPS)] * _STEP)
         else:
             rate_qps, confirming = self._request.rate_qps, False
         rate_qps = min(rate_qps, self._limit_qps)
@@ -217,48 +231,39 @@ class _Search:
 
     def _run(self, plan: _Plan) -> bool:
         """Runs a probe; returns False if it does not fit into the remaining time."""
-        request = self._request
-        number = len(self._session.runs) + 1
         left_s = self._left_s()
-        if left_s < request.least_duration_s:
+        if left_s < self._request.least_duration_s:
             return False
         # one hiccup of the machine is the p99 of a short probe; in a longer one it may not be
-        duration_s = min(plan.duration_s * 2**self._invalid_in_a_row, left_s)
+        valid = self._probe(plan, min(plan.duration_s * 2**self._invalid_in_a_row, left_s), left_s)
+        self._invalid_in_a_row = self._invalid_in_a_row + 1 if valid is False else 0
+        if self._invalid_in_a_row == _INVALID_IN_A_ROW:
+            self._invalid_in_a_row = 0
+            kept_qps = self._bracket().kept_qps or 0.0
+            self._limit_qps = max(_LIMIT_AFTER_INVALID * plan.rate_qps, kept_qps)
+        return valid is not None
+
+    def _probe(self, plan: _Plan, duration_s: float, left_s: float) -> bool | None:
+        """Runs a probe; returns whether it is valid, or None if no query fits into the remaining time."""
+        request, number = self._request, len(self._session.runs) + 1
         extent = Extent(0.0, 1 + int(plan.rate_qps * duration_s))
         process = ConstantArrivals() if plan.alone else request.process
-        schedule = Schedule.drawn(process, plan.rate_qps, extent, self._seed(number))
-        if schedule.duration_ns / _NS_PER_S > left_s:
-            within = schedule.offsets_ns <= left_s * _NS_PER_S
-            if not within.any():
-                return False
-            schedule = Schedule(
-                schedule.offsets_ns[within], schedule.source, schedule.rate_qps, schedule.seed
-            )
+        schedule = _until(Schedule.drawn(process, plan.rate_qps, extent, self._seed(number)), left_s)
+        if not len(schedule):
+            return None
         if plan.confirming:
             self._session.reconnect()
-        max_late = self._max_late(len(schedule), plan)
-        probe = self._session.run(schedule, self._bound_ns, max_late, f"probe {number}")
-        if probe.stop is Stop.INTERRUPTED:
-            raise EvaluationInterrupted("stopped during the search; nothing was published")
-        if not lag_reason(probe, self._bound_ns, request.late_fraction):
-            self._invalid_in_a_row = 0
-            confirming = plan.confirming and not probe.stopped
-            self._seen.append(Evidence(probe, self._bound_ns, confirming, plan.alone))
-        else:
-            self._invalid_in_a_row += 1
-            if self._invalid_in_a_row == _INVALID_IN_A_ROW:
-                self._invalid_in_a_row = 0
-                kept_qps = self._bracket().kept_qps or 0.0
-                self._limit_qps = max(_LIMIT_AFTER_INVALID * plan.rate_qps, kept_qps)
-        return True
+        max_late = _max_late(len(schedule), request.late_fraction, plan)
+        probe = _uninterrupted(self._session.run(schedule, self._bound_ns, max_late, f"probe {number}"))
+        return self._judged(probe, plan, self._seen, request)
 
-    def _max_late(self, queries: int, plan: _Plan) -> int:
-        """Returns the number of late queries at which a probe is hopeless."""
-        share = self._request.late_fraction
-        hopeless = min(_LATE_FACTOR * share, (1 + share) / 2)
-        if plan.confirming:
-            hopeless = max(hopeless, _LATE_OF_CONFIRMING)
-        return max(_LEAST_LATE, math.ceil(hopeless * queries))
+    def _judged(self, probe: LoadRun, plan: _Plan, seen: list[Evidence], request: MaxQpsRequest) -> bool:
+        """Adds a probe to the evidence if it is valid, and returns whether it is."""
+        bound_ns = bound_ns_of(request.latency_bound_ms)
+        if lag_reason(probe, bound_ns, request.late_fraction):
+            return False
+        seen.append(Evidence(probe, bound_ns, plan.confirming and not probe.stopped, plan.alone))
+        return True
 
     def _seed(self, number: int) -> int:
         return int(np.random.SeedSequence((self._request.seed, number)).generate_state(1)[0])
@@ -287,3 +292,169 @@ class _Search:
 
     def _limit(self) -> str:
         return f"no more than {self._limit_qps:.4g} queries/s could be sent on time"
+
+
+def _until(schedule: Schedule, end_s: float) -> Schedule:
+    """Returns the queries of a schedule that are due until a time; there may be none."""
+    if schedule.duration_ns / _NS_PER_S <= end_s:
+        return schedule
+    within = schedule.offsets_ns <= end_s * _NS_PER_S
+    return Schedule(schedule.offsets_ns[within], schedule.source, schedule.rate_qps, schedule.seed)
+
+
+def _max_late(queries: int, late_fraction: float, plan: _Plan) -> int:
+    """Returns the number of late queries at which a probe is hopeless."""
+    hopeless = min(_LATE_FACTOR * late_fraction, (1 + late_fraction) / 2)
+    if plan.confirming:
+        hopeless = max(hopeless, _LATE_OF_CONFIRMING)
+    return max(_LEAST_LATE, math.ceil(hopeless * queries))
+
+
+def _uninterrupted(probe: LoadRun) -> LoadRun:
+    if probe.stop is Stop.INTERRUPTED:
+        raise EvaluationInterrupted("stopped during the search; nothing was published")
+    return probe
+
+
+def search_factor(
+    models: Mapping[str, MaxQpsRequest], session: MixSession, limit: float | None = None
+) -> tuple[RateAnswer, Mapping[str, RateAnswer], str]:
+    """Searches for the largest factor at which every model of a mix keeps its bound.
+
+    Each model's factor comes from the curve of late queries; the single-server model does not apply, because
+    other models take part of the server. The answer is the smallest of the factors, and the ends of its
+    interval are the smallest of their ends, which have tails of 2.5 % / k for k models (Bonferroni). The
+    upper end needs this, because each model could make it too small. The lower end is above the true factor
+    only if that of the model which truly limits is; there, it makes up for a part of what the curve's
+    intervals are too narrow. A model with too few late queries for a curve has the lower end of
+    ``surely_kept_qps``.
+
+    Args:
+        models: The load of each model at the factor 1, with the same options of the search.
+        session: Sends the probes.
+        limit: The largest factor that this machine can send; None sets no limit.
+
+    Returns:
+        The answer, that for the bound of each model alone beside the others, and the name of the model that
+        limits the factor, or an empty text. The rates of the answers are factors.
+
+    Raises:
+        EvaluationInterrupted: A stop was requested.
+    """
+    search = _MixSearch(models, session, limit)
+    answer, own = search.answer(), search.own()
+    broken = (name for name, each in own.items() if each.high_qps is not None)
+    return answer, own, min(broken, key=lambda name: own[name].rate_qps or 0.0, default="")
+
+
+class _MixSearch(_Search):
+    """A search whose rates are factors, with the evidence of each model, and of all in ``_seen``."""
+
+    def __init__(self, models: Mapping[str, MaxQpsRequest], session: MixSession, limit: float | None) -> None:
+        rates_qps = [each.rate_qps for each in models.values()]
+        first, *_ = models.values()
+        bound_ms = max(each.latency_bound_ms for each in models.values())
+        queries = math.ceil(first.least_queries / min(rates_qps))  # of the slowest, at the factor 1
+        whole = replace(
+            first, initial_qps=1.0, latency_bound_ms=bound_ms, min_queries=queries, max_rate_qps=limit
+        )
+        super().__init__(whole, session)  # type: ignore[arg-type]
+        self._sender = session
+        self._unloaded_qps /= sum(rates_qps)
+        self._unloaded_s = _UNLOADED_QUERIES / min(rates_qps) / self._unloaded_qps
+        self._models = {name: (each, list[Evidence]()) for name, each in models.items()}
+
+    def own(self) -> dict[str, RateAnswer]:
+        """Returns the answer for each model."""
+        spread = max(burstiness([e for e in seen if e.confirming]) for _, seen in self._models.values())
+        return {
+            name: _own_answer(seen, each.late_fraction, spread, _TAIL / len(self._models))
+            for name, (each, seen) in self._models.items()
+        }
+
+    def _estimate(self, before: Estimate | None, simulated: int) -> Estimate | None:
+        own = self.own()
+        fitted = {n: each for n, each in own.items() if each.method == Method.LATE_FRACTION.value}
+        name = min(fitted, key=lambda each: fitted[each].rate_qps or 0.0, default="")
+        factor = (fitted[name].rate_qps if name else None) or 0.0
+        if not name or any((own[each].high_qps or math.inf) <= factor for each in own.keys() - fitted.keys()):
+            return None
+        request, seen = self._models[name]
+        curve = by_late_fraction(seen, request.late_fraction)
+        low = min(each.low_qps or 0.0 for each in own.values())
+        high = min(each.high_qps or math.inf for each in fitted.values())
+        others = [
+            f"{each} may limit it as well"
+            for each, found in own.items()
+            if each != name and (found.low_qps or 0.0) <= (factor if each in fitted else low)
+        ]
+        slope = curve.slope if curve else 0.0
+        return Estimate(factor, low, high, Method.LATE_FRACTION, slope=slope, reason="; ".join(others))
+
+    def _bracket(self) -> Bracket:
+        """Returns the largest factor that all models kept, and the smallest that one of them did not."""
+        each = [Bracket.of(seen, request.late_fraction) for request, seen in self._models.values()]
+        kept, broken = [one.kept_qps for one in each], [one.broken_qps for one in each if one.broken_qps]
+        return Bracket(min(one or 0.0 for one in kept) or None, min(broken, default=None))
+
+    def _unqueued_late(self) -> str | None:
+        """Returns the explanation for a model, from probes in which queries hardly meet those of others."""
+        for name, (request, seen) in self._models.items():
+            alone = [e for e in seen if e.rate_qps <= self._unloaded_qps]
+            if late := unqueued_late(alone, request.late_fraction):
+                return f"{name}: {late}"
+        return None
+
+    def _step_down(self, broken_qps: float) -> _Plan:
+        factor, least_s = max(broken_qps / 2, self._unloaded_qps), self._request.least_duration_s
+        return _Plan(factor, max(least_s, self._unloaded_s) if factor == self._unloaded_qps else least_s)
+
+    def _confirmed(self, estimate: Estimate) -> int:
+        return super()._confirmed(estimate) // len(self._models)
+
+    def _limit(self) -> str:
+        return f"no more than {self._limit_qps:.4g} times the rates could be sent on time"
+
+    def _probe(self, plan: _Plan, duration_s: float, left_s: float) -> bool | None:
+        """Sends the mix; every search with the same seed sends the same arrivals at the same factors."""
+        number = len(self._sender.probes) + 1
+        schedules, late = [], []
+        for place, (request, _) in enumerate(self._models.values()):
+            seed = int(np.random.SeedSequence((request.seed, number, place)).generate_state(1)[0])
+            rate_qps = plan.rate_qps * request.rate_qps
+            drawn = Schedule.drawn(request.process, rate_qps, Extent(duration_s), seed)
+            schedules.append(_until(drawn, duration_s))
+            most = _max_late(len(schedules[-1]), request.late_fraction, plan)
+            late.append((bound_ns_of(request.latency_bound_ms), most))
+        if not any(map(len, schedules)):
+            return None
+        if plan.confirming:
+            self._sender.reconnect()
+        runs = self._sender.run(schedules, late, f"probe {number}")
+        valid = [
+            self._judged(replace(_uninterrupted(run), rate_qps=plan.rate_qps), plan, seen, request)
+            for run, (request, seen) in zip(runs, self._models.values(), strict=True)
+        ]
+        self._seen = [e for _, seen in self._models.values() for e in seen]
+        return all(valid)
+
+
+_TAIL = 0.025
+
+
+def _own_answer(seen: Sequence[Evidence], late_fraction: float, spread: float, tail: float) -> RateAnswer:
+    """Returns the answer for one model; see ``search_factor``. ``tail`` is that of each end."""
+    found, surely = by_late_fraction(seen, late_fraction), surely_kept_qps(seen, late_fraction, spread)
+    # few late queries hardly determine a curve
+    if found is None or (found.tolerance > NEAR - 1 and surely >= found.low_qps):
+        kept, broken = Bracket.of(seen, late_fraction)
+        above = [e for e in seen if 0 < surely <= e.rate_qps]
+        late, queries = int(sum(e.late for e in above)), int(sum(e.queries for e in above))
+        note = (
+            f"{late} of {queries} queries were late at {surely:.3g} and above" if above else "too few queries"
+        )
+        method = Method.AT_LEAST if broken is None else Method.BRACKET
+        return RateAnswer(kept, surely, broken, method.value, note)
+    wider = NormalDist().inv_cdf(tail) / NormalDist().inv_cdf(_TAIL)
+    low, high = (found.rate_qps * (end / found.rate_qps) ** wider for end in (found.low_qps, found.high_qps))
+    return RateAnswer(found.rate_qps, low, high, found.method.value)

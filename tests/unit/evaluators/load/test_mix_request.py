@@ -3,7 +3,7 @@
 import pytest
 
 from inferometer.evaluators.kinds.load.mix import mix_job
-from inferometer.evaluators.kinds.load.request import MIX_S, MixRequest
+from inferometer.evaluators.kinds.load.request import MIX_S, MixRequest, MixSearchRequest
 from inferometer.manifests.errors import ConfigurationError
 
 MODELS = """
@@ -105,6 +105,51 @@ def test_what_is_wrong_in_the_file_is_named(mix, text, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("- {model_name: A}", {}, 'model 1: "A" has no latency bound; add latency_bound, such as'),
+        (
+            "- {model_name: A, latency_bound: 2, arrival: 'ramp:to_share=1'}",
+            {},
+            "model 1: arrival ramp has no",
+        ),
+        ("- {model_name: A, latency_bound: 2, percentile: 99.9999}", {}, "model 1: percentile is 99.9999"),
+        (
+            "- {model_name: A, latency_bound: 900}",
+            {"time_budget_s": 9.0},
+            "model 1: time_budget is 9 s; with",
+        ),
+        ("- {model_name: A, latency_bound: 2}", {"tolerance": 0.0}, "tolerance is 0"),
+    ],
+)
+def test_what_a_search_for_the_factor_cannot_judge_is_named(mix, text, options, message, tmp_path):
+    mix("- {model_name: A}")
+    (tmp_path / "mix.yaml").write_text(text)
+
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        MixSearchRequest(mix=tmp_path / "mix.yaml", **options)
+
+    assert "\n" not in str(caught.value)
+
+
+def test_each_model_of_a_search_has_the_options_of_the_search(mix, tmp_path):
+    mix("- {model_name: A, latency_bound: 2}\n- {model_name: B, latency_bound: 3, initial_qps: 7}")
+
+    request = MixSearchRequest(mix=tmp_path / "mix.yaml", time_budget_s=30.0, min_duration_s=1.0, seed=4)
+
+    first, second = request.models.values()
+    assert (first.rate_qps, first.latency_bound_ms, second.rate_qps, second.latency_bound_ms) == (16, 2, 7, 3)
+    for each in (first, second):
+        assert (each.time_budget_s, each.least_duration_s, each.tolerance, each.seed) == (30, 1, 0.02, 4)
+    assert request.given == {
+        "mix": str(tmp_path / "mix.yaml"),
+        "time_budget_s": 30.0,
+        "min_duration_s": 1.0,
+        "seed": 4,
+    }
+
+
 def test_a_file_that_is_too_long_is_refused_and_not_cut(mix):
     with pytest.raises(ConfigurationError, match=r"mix.yaml: larger than 4194304 bytes, the limit for a mix"):
         mix("- model_name: A\n" + "#" * 5_000_000 + "\n- model_name: B\n")
@@ -142,7 +187,7 @@ def test_the_arrivals_of_a_model_differ_from_block_to_block_and_from_those_of_ot
     text = "- {model_name: A, initial_qps: 50}\n- {model_name: B, initial_qps: 50}"
     seen = []
     for seed in (1, 1, 2):
-        models = mix_job(mix(text, seed=seed, blocks=3, duration_s=1.0)).run.args[1]
+        models = mix_job(mix(text, seed=seed, blocks=3, duration_s=1.0)).run.args[1].args[0]
         seen.append([schedule.checksum for schedules in models.values() for schedule in schedules])
 
     assert seen[0] == seen[1]

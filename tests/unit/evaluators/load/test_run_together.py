@@ -122,6 +122,20 @@ def test_a_stop_ends_all_and_leaves_out_what_was_not_due():
     assert all(100 <= len(run.queries) < 150 for run in runs)
 
 
+def test_a_model_with_too_many_late_queries_stops_all_as_hopeless():
+    clock = VirtualClock()
+    servers = [VirtualServer(clock, MS), VirtualServer(clock, 20 * MS)]
+    schedules, bounds = [constant(50, 500)] * 2, [(10 * MS, 40), (10 * MS, 40)]
+
+    stopped = run_together(servers, schedules, LIMITS, late=bounds, clock=clock, sleep=clock.sleep)
+    bounds[1] = (30 * MS, 40)
+    whole = run_together(servers, schedules, LIMITS, late=bounds, clock=clock, sleep=clock.sleep)
+
+    assert [run.stop for run in stopped] == [Stop.HOPELESS] * 2
+    assert all(40 < len(run.queries) < 80 for run in stopped)
+    assert [run.stop for run in whole] == [Stop.COMPLETE] * 2
+
+
 @pytest.mark.parametrize(
     ("shared", "ratio"), [(True, 2.5), (False, 1.0)], ids=["one lock", "a lock of their own"]
 )

@@ -139,7 +139,7 @@ class SimulatedProber:
         end_ns = int(max(done.max(), due[-1]))
         if stopped:
             end_ns = int(late_ns[max_late])
-            queries = _ended(queries, end_ns)
+            queries = ended(queries, end_ns)
         self.elapsed_s += end_ns / 1e9
         stop = Stop.HOPELESS if stopped else Stop.COMPLETE
         source, seed = schedule.source, schedule.seed
@@ -148,7 +148,7 @@ class SimulatedProber:
         return run
 
 
-def _ended(queries: Queries, end_ns: int) -> Queries:
+def ended(queries: Queries, end_ns: int) -> Queries:
     """What is known of queries at a time."""
     sent = queries.scheduled_ns <= end_ns
     known = sent & (queries.done_ns >= 0) & (queries.done_ns <= end_ns)
