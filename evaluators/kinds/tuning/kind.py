@@ -108,6 +108,15 @@ def _answer(measured: TuningMeasurement) -> str:
     return found if ends else f"about {found}; there was too little time for an interval"
 
 
+def _another(measured: TuningMeasurement) -> str:
+    """Returns what is known of the chance that another configuration is better."""
+    if measured.another is not None:
+        return f"is better with a probability of at most {100 * measured.another:.3g} %"
+    if measured.at_least:
+        return "may be better, which is unknown: the rate of the best is only a lower bound"
+    return "may be better: there was too little time to race them all"
+
+
 class TuningReport(Report[TuningMeasurement]):
     """One row for each configuration of each tuning, the best first; see ``Trial`` and ``race``.
 
@@ -252,10 +261,7 @@ class TuningKind(RateSearchKind):
         if invalid:
             yield "", invalid
         if best and whole:
-            another = measured.another
-            unknown = "may be better: there was too little time to race them all"
-            told = "" if another is None else f"is better with a probability of at most {100 * another:.3g} %"
-            yield "another", told or unknown
+            yield "another", _another(measured)
         if measured.answer and measured.answer.note:
             yield "", measured.answer.note
         raced = [each for each in measured.trials if each.rounds]

@@ -68,7 +68,8 @@ class Trial:
         low: The lower end of the 95 % interval of the rate, or of the latency if the rate is given; None
             unless the figure was confirmed on independent arrivals.
         high: The upper end, likewise.
-        better: The probability that it is better than the best; None if it was not raced.
+        better: The probability that it is better than the best; None if it was not raced, or if the rate of
+            the best was only a lower bound.
         rounds: The number of rounds in which it was raced.
         spent_s: The time spent on it, including its opening.
         probes: The numbers of its probes, from 0; the first ones are bursts.
@@ -113,13 +114,18 @@ class TuningMeasurement(RateSearchMeasurement):
         return self.best.configuration.max_batch_size if self.best else self.options.max_batch_size
 
     @property
+    def at_least(self) -> bool:
+        """Whether the answer is only a lower bound, such as the highest rate that can be sent on time."""
+        return self.answer is not None and self.answer.method == Method.AT_LEAST.value
+
+    @property
     def another(self) -> float | None:
         """An upper bound of the probability that another raced configuration is better than the best.
 
         It is the sum of the configurations' own probabilities (Boole's inequality); None if the time did not
-        suffice to race them.
+        suffice to race them, or if the answer is only a lower bound, which several may reach.
         """
-        if any(each.stopped == OUT_OF_TIME for each in self.trials):
+        if self.at_least or any(each.stopped == OUT_OF_TIME for each in self.trials):
             return None
         return min(1.0, sum(each.better or 0.0 for each in self.trials))
 
@@ -352,7 +358,7 @@ class Race:
             for each in left:
                 if best is not None and each.configuration in raced:
                     found = probability_better(raced[each.configuration], best)
-                    each.better = None if each is self.best else found
+                    each.better = None if each is self.best or not best.certain else found
 
     def _confirm(self, best: Trial) -> None:
         """Measures the best configuration on fresh sequences of arrivals."""

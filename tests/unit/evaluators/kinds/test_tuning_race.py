@@ -244,13 +244,20 @@ def test_a_bound_that_nothing_keeps_is_said() -> None:
 
 
 def test_above_what_can_be_sent_the_answer_is_a_bound() -> None:
-    race = race_of(request_of(0, 60.0), configurations(), SimulatedProber(SERIAL), 150.0)
+    prober = SimulatedProber(SERIAL)
+    race = race_of(request_of(0, 60.0), configurations(), prober, 150.0)
 
     race.run()
 
     answer = race.answer()
     assert answer is not None
     assert (answer.method, answer.rate_qps) == (Method.AT_LEAST.value, pytest.approx(150.0))
+    options = request_of(0, 60.0).load.load_options()
+    measured = TuningMeasurement(options, tuple(prober.runs), 0, answer, race.trials())
+    assert measured.another is None
+    assert all(each.better is None for each in measured.trials if each.rounds == measured.trials[0].rounds)
+    told = dict(TuningKind().summary(make_evaluation(measurement=measured)))
+    assert told["another"] == "may be better, which is unknown: the rate of the best is only a lower bound"
 
 
 def test_when_the_time_is_used_up_the_best_so_far_is_kept() -> None:
