@@ -25,7 +25,8 @@ from inferometer.evaluators.kinds.load.job import LoadJob, load_job
 from inferometer.evaluators.kinds.load.kind import RateSearchKind, load_description, options_text
 from inferometer.evaluators.kinds.load.measurement import invalid_reason, lag_reason, rate_text
 from inferometer.evaluators.kinds.load.summary import LoadSummary
-from inferometer.evaluators.kinds.tuning.race import OUT_OF_TIME, Race, Trial, TuningMeasurement
+from inferometer.evaluators.kinds.tuning.figures import OUT_OF_TIME, Trial, TuningMeasurement
+from inferometer.evaluators.kinds.tuning.race import Race
 from inferometer.evaluators.kinds.tuning.request import Configuration, TuningRequest
 from inferometer.evaluators.load.local_target import SwitchedTarget
 from inferometer.evaluators.reports.base import (
