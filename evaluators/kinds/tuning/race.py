@@ -43,7 +43,7 @@ from inferometer.evaluators.load.queries import LoadRun, Outcome, Stop, bound_ns
 _SEQUENCE_DURATIONS = 4  # the duration of each, in those of a probe in the first round
 _SHORTEST_BOUNDS = 20  # the least duration of each, in latency bounds: the queue takes time to fill
 _SHORT_BOUNDS = 50  # likewise, where only the space is small and not the time budget
-_FEW_DURATIONS, _RACING_SHARE = 5, 0.5
+_FEW_DURATIONS, _RACING_SHARE = 4.5, 0.5
 """The time for each configuration of a small space, in durations of a probe in the first round (a search of
 one takes some 25 to 60 of them), and the share of it for the rounds."""
 _CONFIRMING_SHARE, _CONFIRMING_PROBES = 0.4, 3  # of the time budget; how many probes are expected
@@ -62,7 +62,7 @@ _START_BOUNDS, _START_SHARE = 10, 0.25
 _LONGEST_STEP = math.log(1.5)
 _SURELY_WORSE = 0.005
 _NOT_POSSIBLE = "not possible"
-_NS_PER_S = 1_000_000_000
+_NS_PER_S, _BYTES_PER_MIB = 1_000_000_000, 1024**2
 
 
 class _Ended(Exception):  # noqa: N818 - no error
@@ -78,6 +78,7 @@ class Race:
         session: The model under load.
         use: Serves the model with a configuration from then on; returns why it cannot, or an empty text.
         limit_qps: The highest rate that can be sent on time.
+        read_peak_bytes: Returns the peak of the memory since it was called last.
     """
 
     def __init__(
@@ -87,8 +88,10 @@ class Race:
         session: LoadSession,
         use: Callable[[Configuration], str],
         limit_qps: float,
+        read_peak_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
         self._request, self._session, self._use, self._limit_qps = request, session, use, limit_qps
+        self._read_peak_bytes = read_peak_bytes
         self._bound_ns = bound_ns_of(request.latency_bound_ms)
         self._share = 1 - request.percentile / 100
         self._process = request.load.process
@@ -192,6 +195,8 @@ class Race:
             raise _Ended(OUT_OF_TIME)
         if reason := self._use(each.configuration):
             each.stopped = f"{_NOT_POSSIBLE}: {reason}"
+        if self._request.max_memory_mib:
+            self._read_peak_bytes()  # leaves what was open before out of the peak
         each.spent_s += self._session.elapsed_s - began_s
         return not each.stopped
 
@@ -226,6 +231,10 @@ class Race:
         each.probes.append(self._probed)
         self._probed += 1
         each.spent_s += self._session.elapsed_s - began_s
+        if most_mib := self._request.max_memory_mib:
+            each.memory_bytes = max(self._read_peak_bytes(), each.memory_bytes or 0)
+            if each.memory_bytes > most_mib * _BYTES_PER_MIB:
+                each.stopped = f"its memory peaks above {most_mib} MiB"
         if run.stop is Stop.INTERRUPTED:
             self._interrupted = True
             raise _Ended("the tuning was stopped")
@@ -328,6 +337,8 @@ class Race:
         for number in range(_MOST_PROBES):
             rate_qps = min(rate_qps, highest_qps)
             probe = self._probe(each, rate_qps)
+            if each.stopped:  # by a constraint
+                return None
             low, high = (probe, high) if probe.kept else (low, probe)
             if high and high.rate_qps <= lost_qps:
                 each.stopped = f"it breaks the bound at {rate_qps:.4g} queries/s, which the best keeps"
