@@ -39,6 +39,8 @@ class Trial:
         high: The upper end, likewise.
         better: The probability that it is better than the best; None if it was not raced, or if the rate of
             the best was only a lower bound.
+        memory_bytes: The peak of the resident memory of this process and of those of the instances while it
+            was probed; None if memory was not read.
         rounds: The number of rounds in which it was raced.
         spent_s: The time spent on it, including its opening.
         probes: The numbers of its probes, from 0; the first ones are bursts.
@@ -52,6 +54,7 @@ class Trial:
     low: float | None = None
     high: float | None = None
     better: float | None = None
+    memory_bytes: int | None = None
     rounds: int = 0
     spent_s: float = 0.0
     probes: list[int] = field(default_factory=list)

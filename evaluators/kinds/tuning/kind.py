@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any, ClassVar
 
+from inferometer.agent.serving.served_models import release_free_memory
 from inferometer.evaluators.documents import checked, restored
 from inferometer.evaluators.drawing.charts import Chosen, Drawing, Plot, PointChart, Rule, Series, label_of
 from inferometer.evaluators.evaluation import Evaluation, Status
@@ -25,6 +26,7 @@ from inferometer.evaluators.kinds.load.job import LoadJob, load_job
 from inferometer.evaluators.kinds.load.kind import RateSearchKind, load_description, options_text
 from inferometer.evaluators.kinds.load.measurement import invalid_reason, lag_reason, rate_text
 from inferometer.evaluators.kinds.load.summary import LoadSummary
+from inferometer.evaluators.kinds.memory.job import read_peak_bytes
 from inferometer.evaluators.kinds.tuning.figures import OUT_OF_TIME, Trial, TuningMeasurement
 from inferometer.evaluators.kinds.tuning.race import Race
 from inferometer.evaluators.kinds.tuning.request import Configuration, TuningRequest
@@ -54,6 +56,7 @@ class TuningJob(LoadJob):
         return self._target
 
     def _use(self, c: Configuration) -> str:
+        release_free_memory()  # of the configuration before
         return self._target.use(c.threads, c.max_batch_size, c.max_queue_delay_ms, c.instances)
 
     def _described(self) -> str:
@@ -63,7 +66,7 @@ class TuningJob(LoadJob):
         """Returns the measurement, whose duration is not yet set, and whether the race was run to its end."""
         request, machine = self._tuning, self._target.description
         space = request.configurations(machine.environment.usable_cores, on_gpu=machine.device.is_gpu)
-        race = Race(request, space, session, self._use, work.max_rate_qps or math.inf)
+        race = Race(request, space, session, self._use, work.max_rate_qps or math.inf, read_peak_bytes)
         whole, options = race.run(), request.load.load_options()
         bound_ns, share = options.latency_bound_ns or 0, 1 - request.percentile / 100
         sought = request.rate_qps is None
@@ -141,6 +144,7 @@ class TuningReport(Report[TuningMeasurement]):
         Column("low", "low", detail=1),
         Column("high", "high", detail=1),
         Column("better", "P(better)"),
+        Column("memory_mib", "memory (MiB)", decimals=1, detail=1),
         Column("capacity_qps", "burst (queries/s)", decimals=1, detail=1),
         Column("rounds", "rounds", detail=1),
         Column("probes", "probes", detail=2),
@@ -158,6 +162,8 @@ class TuningReport(Report[TuningMeasurement]):
             named |= describe_verdict(evaluation, _invalid(evaluation.measurement))
             for place, trial in enumerate(evaluation.measurement.trials, start=1):
                 values = asdict(trial)
+                peak_bytes = values.pop("memory_bytes")
+                values["memory_mib"] = None if peak_bytes is None else peak_bytes / 2**20
                 figures = {"place": place, "probes": len(trial.probes), "stopped": trial.stopped or None}
                 yield {**named, **values.pop("configuration"), **values, **figures}
 
@@ -267,6 +273,11 @@ class TuningKind(RateSearchKind):
             yield "", measured.answer.note
         raced = [each for each in measured.trials if each.rounds]
         tried = sum(bool(each.probes) for each in measured.trials)
+        if best and best.memory_bytes is not None:
+            yield (
+                "memory",
+                f"{best.memory_bytes / 2**20:.1f} MiB at its peak, in this process and its instances",
+            )
         yield "raced", f"{len(raced)} of {len(measured.trials)} configurations; {tried} answered a burst"
         for each in raced:
             found = "no figure" if each.rate_qps is None else f"{each.rate_qps:.1f} queries/s"

@@ -21,6 +21,7 @@ from inferometer.evaluators.kinds.tuning.figures import (
     probability_better,
 )
 from inferometer.evaluators.kinds.tuning.kind import TuningKind
+from inferometer.evaluators.kinds.tuning.race import Race
 from inferometer.evaluators.kinds.tuning.request import Configuration
 from inferometer.evaluators.load.arrivals import Schedule
 from inferometer.evaluators.load.queries import LoadRun, Outcome, Stop
@@ -337,6 +338,32 @@ def test_a_stop_keeps_what_was_probed() -> None:
     assert len(prober.runs) == 13
     assert sum(len(each.probes) for each in race.trials()) == 13
     assert any(each.capacity_qps for each in race.trials())
+
+
+@pytest.mark.parametrize(("most_mib", "size"), [(40, 8), (20, 4), (5, None)])
+def test_a_configuration_whose_memory_peaks_above_the_limit_is_stopped(
+    most_mib: int, size: int | None
+) -> None:
+    """A query of a batch takes 4 MiB; the first reading after a switch has what was open before."""
+    prober = SimulatedProber(SERIAL)
+    read: list[Configuration] = []
+
+    def read_peak_bytes() -> int:
+        used = prober.used[-1]
+        fresh = bool(read) and read[-1] is used
+        read.append(used)
+        return used.max_batch_size * 4 * 2**20 if fresh else 10**12
+
+    request = request_of(0, 60.0, max_memory_mib=most_mib)
+    race = Race(request, configurations((2, 4, 8, 16), (1,)), prober, prober.use, 1e9, read_peak_bytes)  # type: ignore[arg-type]
+
+    race.run()
+
+    trials = {each.configuration.max_batch_size: each for each in race.trials()}
+    assert (race.best.configuration.max_batch_size if race.best else None) == size
+    assert trials[16].stopped == f"its memory peaks above {most_mib} MiB"
+    assert trials[16].memory_bytes == 64 * 2**20
+    assert trials[16].rounds == 0
 
 
 def _figure(log: float, noise: np.ndarray) -> Figure:
