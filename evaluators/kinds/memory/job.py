@@ -61,7 +61,7 @@ def read_memory(process: Path = _OWN) -> dict[str, int]:
 
 
 def read_peak_bytes() -> int:
-    """Returns the sum of the peaks of this process and its children in resident memory since the last call."""
+    """Returns the peaks of resident memory, of this process and its children, since the last call."""
     found = 0
     for process in (os.getpid(), *process_tree(os.getpid())):
         with suppress(OSError):  # it has ended meanwhile
