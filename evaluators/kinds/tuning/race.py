@@ -474,4 +474,4 @@ class Race:
 def _between(low: Probe, high: Probe, share: float) -> float:
     """Returns the rate of the next probe: about where the log odds of a late query are those allowed."""
     weight = (logit(share) - low.logit) / max(high.logit - low.logit, 1e-9)
-    return low.rate_qps * (high.rate_qps / low.rate_qps) ** min(max(weight, 0.2), 0.8)
+    return float(low.rate_qps * (high.rate_qps / low.rate_qps) ** min(max(weight, 0.2), 0.8))
