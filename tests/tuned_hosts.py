@@ -13,7 +13,8 @@ import numpy as np
 
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.evaluators.jobs.job import SystemRequest
-from inferometer.evaluators.kinds.tuning.race import Race, TuningMeasurement
+from inferometer.evaluators.kinds.tuning.figures import TuningMeasurement
+from inferometer.evaluators.kinds.tuning.race import Race
 from inferometer.evaluators.kinds.tuning.request import Configuration, TuningRequest
 from inferometer.evaluators.load.arrivals import Schedule
 from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries, Stop

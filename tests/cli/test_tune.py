@@ -150,6 +150,8 @@ def test_a_file_that_exists_is_not_replaced(agent: Agent, tmp_path: Path) -> Non
         (["--max_queue_delay_ms=soon"], 'max_queue_delay_ms is "soon"; give numbers, separated by commas'),
         (["--max_queue_delay_ms=1,1.0"], "max_queue_delay_ms is [1.0, 1.0]; give each value once"),
         (["--rate=0"], "0"),
+        (["--max_memory=0"], "'--max_memory': 0 is not in the range x>=1."),
+        (["--max_memory=100", "--gpu"], "leave it out"),
         (["--time_budget=1"], "time_budget is 1 s"),
         (["--dataset_name=digits_validation"], "synthetic needs no dataset"),
     ],

@@ -12,7 +12,7 @@ import math
 from dataclasses import replace
 
 from inferometer.evaluators.kinds.load.search import search_max_qps
-from inferometer.evaluators.kinds.tuning.race import TuningMeasurement
+from inferometer.evaluators.kinds.tuning.figures import TuningMeasurement
 from inferometer.evaluators.kinds.tuning.request import Configuration, TuningRequest
 from tests.perf.ratios import Row
 from tests.tuned_hosts import Host, SimulatedProber, highest_qps, race_of, request_of

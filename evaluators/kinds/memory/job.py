@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import psutil
 
-from inferometer.agent.hardware.conditions import control_groups
+from inferometer.agent.hardware.conditions import control_groups, process_tree
 from inferometer.evaluators.datasets.arrays import SyntheticDataset, synthetic_arrays
 from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
 from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources, JobStart, Progress
@@ -50,13 +50,22 @@ def memory_job(request: MemoryRequest) -> MemoryJob:
     return Job(partial(_measured, request), system.model_name, "measuring memory", stops, has_total=False)
 
 
-def read_memory() -> dict[str, int]:
-    """Returns this process's reading, and resets the peak for the next stage, where allowed."""
-    lines = (_OWN / "status").read_text(encoding="utf-8").splitlines()
+def read_memory(process: Path = _OWN) -> dict[str, int]:
+    """Returns a process's reading, and resets the peak for the next stage, where allowed."""
+    lines = (process / "status").read_text(encoding="utf-8").splitlines()
     named = (line.partition(":") for line in lines if line.startswith(("Vm", "Rss")))
     found = {name: int(value.split()[0]) * 1024 for name, _, value in named}
     with suppress(OSError):
-        (_OWN / "clear_refs").write_text("5", encoding="ascii")
+        (process / "clear_refs").write_text("5", encoding="ascii")
+    return found
+
+
+def read_peak_bytes() -> int:
+    """Returns the peaks of resident memory, of this process and its children, since the last call."""
+    found = 0
+    for process in (os.getpid(), *process_tree(os.getpid())):
+        with suppress(OSError):  # it has ended meanwhile
+            found += read_memory(_OWN.parent / str(process)).get("VmHWM", 0)
     return found
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any, ClassVar
 
+from inferometer.agent.serving.served_models import release_free_memory
 from inferometer.evaluators.documents import checked, restored
 from inferometer.evaluators.drawing.charts import Chosen, Drawing, Plot, PointChart, Rule, Series, label_of
 from inferometer.evaluators.evaluation import Evaluation, Status
@@ -25,7 +26,9 @@ from inferometer.evaluators.kinds.load.job import LoadJob, load_job
 from inferometer.evaluators.kinds.load.kind import RateSearchKind, load_description, options_text
 from inferometer.evaluators.kinds.load.measurement import invalid_reason, lag_reason, rate_text
 from inferometer.evaluators.kinds.load.summary import LoadSummary
-from inferometer.evaluators.kinds.tuning.race import OUT_OF_TIME, Race, Trial, TuningMeasurement
+from inferometer.evaluators.kinds.memory.job import read_peak_bytes
+from inferometer.evaluators.kinds.tuning.figures import OUT_OF_TIME, Trial, TuningMeasurement
+from inferometer.evaluators.kinds.tuning.race import Race
 from inferometer.evaluators.kinds.tuning.request import Configuration, TuningRequest
 from inferometer.evaluators.load.local_target import ReloadedTarget, SwitchedTarget
 from inferometer.evaluators.reports.base import (
@@ -54,6 +57,7 @@ class TuningJob(LoadJob):
         return self._target
 
     def _use(self, c: Configuration) -> str:
+        release_free_memory()  # of the configuration before
         return self._target.use(c.threads, c.max_batch_size, c.max_queue_delay_ms, c.instances)
 
     def _described(self) -> str:
@@ -63,7 +67,7 @@ class TuningJob(LoadJob):
         """Returns the measurement, whose duration is not yet set, and whether the race was run to its end."""
         request, machine = self._tuning, self._target.description
         space = request.configurations(machine.environment.usable_cores, on_gpu=machine.device.is_gpu)
-        race = Race(request, space, session, self._use, work.max_rate_qps or math.inf)
+        race = Race(request, space, session, self._use, work.max_rate_qps or math.inf, read_peak_bytes)
         whole, options = race.run(), request.load.load_options()
         bound_ns, share = options.latency_bound_ns or 0, 1 - request.percentile / 100
         sought = request.rate_qps is None
@@ -109,6 +113,15 @@ def _answer(measured: TuningMeasurement) -> str:
     return found if ends else f"about {found}; there was too little time for an interval"
 
 
+def _another(measured: TuningMeasurement) -> str:
+    """Returns what is known of the chance that another configuration is better."""
+    if measured.another is not None:
+        return f"is better with a probability of at most {100 * measured.another:.3g} %"
+    if measured.at_least:
+        return "may be better, which is unknown: the rate of the best is only a lower bound"
+    return "may be better: there was too little time to race them all"
+
+
 class TuningReport(Report[TuningMeasurement]):
     """One row for each configuration of each tuning, the best first; see ``Trial`` and ``race``.
 
@@ -132,6 +145,7 @@ class TuningReport(Report[TuningMeasurement]):
         Column("low", "low", detail=1),
         Column("high", "high", detail=1),
         Column("better", "P(better)"),
+        Column("memory_mib", "memory (MiB)", decimals=1, detail=1),
         Column("capacity_qps", "burst (queries/s)", decimals=1, detail=1),
         Column("rounds", "rounds", detail=1),
         Column("probes", "probes", detail=2),
@@ -149,6 +163,8 @@ class TuningReport(Report[TuningMeasurement]):
             named |= describe_verdict(evaluation, _invalid(evaluation.measurement))
             for place, trial in enumerate(evaluation.measurement.trials, start=1):
                 values = asdict(trial)
+                peak_bytes = values.pop("memory_bytes")
+                values["memory_mib"] = None if peak_bytes is None else peak_bytes / 2**20
                 figures = {"place": place, "probes": len(trial.probes), "stopped": trial.stopped or None}
                 yield {**named, **values.pop("configuration"), **values, **figures}
 
@@ -254,14 +270,16 @@ class TuningKind(RateSearchKind):
         if invalid:
             yield "", invalid
         if best and whole:
-            another = measured.another
-            unknown = "may be better: there was too little time to race them all"
-            told = "" if another is None else f"is better with a probability of at most {100 * another:.3g} %"
-            yield "another", told or unknown
+            yield "another", _another(measured)
         if measured.answer and measured.answer.note:
             yield "", measured.answer.note
         raced = [each for each in measured.trials if each.rounds]
         tried = sum(bool(each.probes) for each in measured.trials)
+        if best and best.memory_bytes is not None:
+            yield (
+                "memory",
+                f"{best.memory_bytes / 2**20:.1f} MiB at its peak, in this process and its instances",
+            )
         yield "raced", f"{len(raced)} of {len(measured.trials)} configurations; {tried} answered a burst"
         for each in raced:
             found = "no figure" if each.rate_qps is None else f"{each.rate_qps:.1f} queries/s"

@@ -16,26 +16,36 @@ with the arrivals of the rounds; the differences between independent sequences g
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from inferometer.evaluators.kinds.load.measurement import Method, RateAnswer, RateSearchMeasurement
+from inferometer.evaluators.kinds.load.measurement import Method, RateAnswer
+from inferometer.evaluators.kinds.tuning.figures import (
+    BLOCKS,
+    OUT_OF_TIME,
+    SEQUENCES,
+    SLOPE,
+    Figure,
+    Floats,
+    Probe,
+    Trial,
+    fitted,
+    logit,
+    probability_better,
+)
 from inferometer.evaluators.kinds.tuning.request import Configuration, TuningRequest
 from inferometer.evaluators.load.arrivals import Extent, Schedule
 from inferometer.evaluators.load.load_session import LoadSession
 from inferometer.evaluators.load.queries import LoadRun, Outcome, Stop, bound_ns_of
-from inferometer.evaluators.statistics import t_quantile_95
 
-BLOCKS = 20
-"""The number of blocks of a round's arrivals, which are paired between configurations."""
-SEQUENCES = 8
-"""The number of independent sequences of arrivals that the figure of the best configuration rests on."""
 _SEQUENCE_DURATIONS = 4  # the duration of each, in those of a probe in the first round
-_LEAST_BOUNDS = 20  # the least duration of each, in latency bounds: the queue takes time to fill
+_SHORTEST_BOUNDS = 20  # the least duration of each, in latency bounds: the queue takes time to fill
+_SHORT_BOUNDS = 50  # likewise, where only the space is small and not the time budget
+_FEW_DURATIONS, _RACING_SHARE = 4.5, 0.5
+"""The time for each configuration of a small space, in durations of a probe in the first round (a search of
+one takes some 25 to 60 of them), and the share of it for the rounds."""
 _CONFIRMING_SHARE, _CONFIRMING_PROBES = 0.4, 3  # of the time budget; how many probes are expected
 _ROUNDS, _MOST_PROBES = 5, 8
 _MARGINS = (0.15, 0.10, 0.07, 0.05, 0.04)
@@ -45,137 +55,14 @@ _WIDTHS = (0.08, 0.06, 0.04, 0.03, 0.02, 0.03)
 _FULL_BATCHES, _BURST_S, _MOST_BURST = 8, 0.1, 4096
 _CAPACITY_ERROR = 1.1  # the factor by which a burst may understate the capacity
 _FIRST_SHARE, _LEAST_SHARE = 0.8, 0.02
+_LUCK = 0.75  # by how much a round overstates the rate of the best, in widths: it was lucky, its probes short
 _HOPELESS = 2.0  # a probe ends once this many times as many queries are late as the bound allows
+_SURELY_HOPELESS = 8.0  # likewise, for several sequences: the burst of one may be the one that others lack
 _START_BOUNDS, _START_SHARE = 10, 0.25
-_SLOPE, _SLOPES, _LONGEST_STEP = 12.0, (4.0, 60.0), math.log(1.5)
-"""The usual slope of the log odds of a late query against ln(rate), and the range of those found."""
+_LONGEST_STEP = math.log(1.5)
 _SURELY_WORSE = 0.005
-OUT_OF_TIME = "the time budget was used up"
-_NS_PER_S = 1_000_000_000
-
-Floats = NDArray[np.float64]
-
-
-@dataclass(slots=True)
-class Trial:
-    """What is known of a configuration, which a race fills in.
-
-    Attributes:
-        configuration: The configuration.
-        capacity_qps: The rate at which it answered a burst; None if it was not tried.
-        rate_qps: The highest rate that keeps the bound, or the given rate; None if it was not raced.
-        latency_ms: The percentile of the latency at a given rate; None if the rate is sought.
-        low: The lower end of the 95 % interval of the rate, or of the latency if the rate is given; None
-            unless the figure was confirmed on independent arrivals.
-        high: The upper end, likewise.
-        better: The probability that it is better than the best; None if it was not raced.
-        rounds: The number of rounds in which it was raced.
-        spent_s: The time spent on it, including its opening.
-        probes: The numbers of its probes, from 0; the first ones are bursts.
-        stopped: Why it was not raced any further; empty for the best.
-    """
-
-    configuration: Configuration
-    capacity_qps: float | None = None
-    rate_qps: float | None = None
-    latency_ms: float | None = None
-    low: float | None = None
-    high: float | None = None
-    better: float | None = None
-    rounds: int = 0
-    spent_s: float = 0.0
-    probes: list[int] = field(default_factory=list)
-    stopped: str = ""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TuningMeasurement(RateSearchMeasurement):
-    """One tuning; its ``answer`` is the rate of the best configuration, and None if the latency is sought.
-
-    Attributes:
-        trials: The configurations, the best first.
-        asked: The options of the request that differ from their defaults.
-    """
-
-    kind: ClassVar[str] = "tuning"
-
-    trials: tuple[Trial, ...] = ()
-    asked: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def best(self) -> Trial | None:
-        """The best configuration; None if there is none."""
-        return next((each for each in self.trials if not each.stopped and each.rate_qps is not None), None)
-
-    @property
-    def batch_size(self) -> int:
-        """The maximum number of queries in a batch of the best configuration."""
-        return self.best.configuration.max_batch_size if self.best else self.options.max_batch_size
-
-    @property
-    def another(self) -> float | None:
-        """An upper bound of the probability that another raced configuration is better than the best.
-
-        It is the sum of the configurations' own probabilities (Boole's inequality); None if the time did not
-        suffice to race them.
-        """
-        if any(each.stopped == OUT_OF_TIME for each in self.trials):
-            return None
-        return min(1.0, sum(each.better or 0.0 for each in self.trials))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Figure:
-    """A configuration's figure of merit in a round.
-
-    Attributes:
-        log: ln(rate in queries/s), or -ln(latency in ns): the higher, the better.
-        blocks: float64: the influence on ``log`` of each of ``BLOCKS`` blocks of a round's arrivals, or of
-            each of ``SEQUENCES``; their sum is 0.
-        resolution: The standard error of ``log`` that is left by the interpolation between two probes.
-        certain: Whether ``log`` is bracketed, and no bound of it.
-    """
-
-    log: float
-    blocks: Floats
-    resolution: float = 0.0
-    certain: bool = True
-
-    @property
-    def log_half(self) -> float:
-        """Half the width of the 95 % interval of ``log``, by Student's t distribution."""
-        return t_quantile_95(len(self.blocks) - 1) * _error(self.blocks, self.resolution)
-
-
-def _error(blocks: Floats, *resolutions: float) -> float:
-    count = len(blocks)
-    return math.hypot(math.sqrt(count / (count - 1) * float((blocks**2).sum())), *resolutions)
-
-
-def probability_better(one: Figure, best: Figure) -> float:
-    """Returns the probability that ``one`` is better than ``best``, both of the same round.
-
-    The difference D of the logs of the rates has an influence d_b = one_b - best_b from each block b of the
-    B blocks of common arrivals, so that its variance is B / (B - 1) * sum(d_b²): the paired-t interval of two
-    systems with common random numbers (Law, "Simulation Modeling and Analysis", 10.2), applied to a rate by
-    the delta method. The probability is that of D > 0 in the normal approximation with a flat prior.
-    """
-    error = _error(one.blocks - best.blocks, one.resolution, best.resolution)
-    return 0.5 * math.erfc((best.log - one.log) / max(error, 1e-9) / math.sqrt(2))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Probe:
-    """A probe: its rate, the late queries in each block, their log odds, and whether the bound was kept.
-
-    The numbers of late queries are shares of all queries of the probe.
-    """
-
-    rate_qps: float
-    blocks: Floats
-    logit: float
-    kept: bool
-    stopped: bool
+_NOT_POSSIBLE = "not possible"
+_NS_PER_S, _BYTES_PER_MIB = 1_000_000_000, 1024**2
 
 
 class _Ended(Exception):  # noqa: N818 - no error
@@ -191,6 +78,7 @@ class Race:
         session: The model under load.
         use: Serves the model with a configuration from then on; returns why it cannot, or an empty text.
         limit_qps: The highest rate that can be sent on time.
+        read_peak_bytes: Returns the peak of the memory since it was called last.
     """
 
     def __init__(
@@ -200,27 +88,34 @@ class Race:
         session: LoadSession,
         use: Callable[[Configuration], str],
         limit_qps: float,
+        read_peak_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
         self._request, self._session, self._use, self._limit_qps = request, session, use, limit_qps
+        self._read_peak_bytes = read_peak_bytes
         self._bound_ns = bound_ns_of(request.latency_bound_ms)
         self._share = 1 - request.percentile / 100
         self._process = request.load.process
         self._every = [Trial(each) for each in space]
         self._figures: dict[Configuration, Figure] = {}
+        self._hopeless: set[Configuration] = set()
         self._number = self._queries = self._cut = self._probed = 0
         self._sequences, self._until_s = 1, (1 - _CONFIRMING_SHARE) * request.time_budget_s
-        self._expected_qps = 0.0
+        self._expected_qps = self._shift = 0.0
         self._interrupted = self._confirmed = False
         self.best: Trial | None = None
         self.note = ""
 
     def run(self) -> bool:
         """Races and confirms, until all is known or the time is used up; returns False after a stop."""
+        began_s = 0.0
         try:
             self._measure_capacities()
             left = [each for each in self._every if not each.stopped]
             left.sort(key=lambda each: -(each.capacity_qps or 0.0))
             while left and self._number < _ROUNDS and (len(left) > 1 or not self._number):
+                began_s, before_s = self._session.elapsed_s, began_s
+                if self._number and 2 * began_s - before_s > _RACING_SHARE * self._few_s:
+                    break  # the next round takes about as long as the last one
                 self._number += 1
                 self._round(left)
                 left = self._remaining(left)
@@ -299,13 +194,21 @@ class Race:
         if self._is_late:
             raise _Ended(OUT_OF_TIME)
         if reason := self._use(each.configuration):
-            each.stopped = f"not possible: {reason}"
+            each.stopped = f"{_NOT_POSSIBLE}: {reason}"
+        if self._request.max_memory_mib:
+            self._read_peak_bytes()  # leaves what was open before out of the peak
         each.spent_s += self._session.elapsed_s - began_s
         return not each.stopped
 
     @property
     def _is_late(self) -> bool:
         return self._session.elapsed_s >= self._until_s
+
+    @property
+    def _few_s(self) -> float:
+        """The time that the space is worth: in more, one could almost search every configuration."""
+        possible = sum(not each.stopped.startswith(_NOT_POSSIBLE) for each in self._every)
+        return _FEW_DURATIONS * self._request.min_duration_s * possible
 
     def _burst(self, each: Trial) -> float:
         """Returns the rate of answers to the faster of two bursts of full batches, after one to warm up."""
@@ -328,6 +231,10 @@ class Race:
         each.probes.append(self._probed)
         self._probed += 1
         each.spent_s += self._session.elapsed_s - began_s
+        if most_mib := self._request.max_memory_mib:
+            each.memory_bytes = max(self._read_peak_bytes(), each.memory_bytes or 0)
+            if each.memory_bytes > most_mib * _BYTES_PER_MIB:
+                each.stopped = f"its memory peaks above {most_mib} MiB"
         if run.stop is Stop.INTERRUPTED:
             self._interrupted = True
             raise _Ended("the tuning was stopped")
@@ -344,7 +251,10 @@ class Race:
                     each.stopped = reason
                 elif self._used(each):
                     each.rounds += 1
+                    before = self._figures.get(each.configuration)
                     if figure := self._figure(each, best):
+                        if best is None and before is not None:
+                            self._shift = figure.log - before.log
                         self._figures[each.configuration] = raced[each.configuration] = figure
                         if not each.stopped and (best is None or figure.log > best.log):
                             self.best, best = each, figure
@@ -352,7 +262,7 @@ class Race:
             for each in left:
                 if best is not None and each.configuration in raced:
                     found = probability_better(raced[each.configuration], best)
-                    each.better = None if each is self.best else found
+                    each.better = None if each is self.best or not best.certain else found
 
     def _confirm(self, best: Trial) -> None:
         """Measures the best configuration on fresh sequences of arrivals."""
@@ -363,7 +273,8 @@ class Race:
             return
         figure = self._figure(best, None)
         if figure is not None:
-            self._figures[best.configuration], self._confirmed = figure, figure.certain
+            self._figures[best.configuration] = figure
+            self._confirmed = figure.certain and bool(figure.blocks.any())
 
     def _figure(self, each: Trial, best: Figure | None) -> Figure | None:
         return (self._rate if self._request.rate_qps is None else self._latency)(each, best)
@@ -374,10 +285,15 @@ class Race:
         duration_s = least_s * 2 ** (self._number - 1)
         if self._sequences > 1:
             probes = 1 if self._request.rate_qps else _CONFIRMING_PROBES
-            left_s = (self._until_s - self._session.elapsed_s) / probes / self._sequences
-            duration_s = min(_SEQUENCE_DURATIONS * least_s * _CONFIRMING_PROBES / probes, left_s)
-            if left_s < _LEAST_BOUNDS * self._bound_ns / _NS_PER_S:
+            bounds_s = self._bound_ns / _NS_PER_S
+            left_s, few_s = (
+                (until_s - self._session.elapsed_s) / probes / self._sequences
+                for until_s in (self._until_s, self._few_s)
+            )
+            if left_s < _SHORTEST_BOUNDS * bounds_s:
                 raise _Ended(OUT_OF_TIME)
+            few_s = max(few_s, least_s, _SHORT_BOUNDS * bounds_s)
+            duration_s = min(_SEQUENCE_DURATIONS * least_s * _CONFIRMING_PROBES / probes, left_s, few_s)
         self._queries = math.ceil(max(duration_s * rate_qps, 1 / self._share, BLOCKS))
         start = _START_BOUNDS * self._bound_ns / _NS_PER_S * rate_qps
         self._cut = int(min(start, _START_SHARE * self._queries))
@@ -400,8 +316,9 @@ class Race:
         size = c.max_batch_size
         alike = [o for o in left if replace(o.configuration, max_batch_size=size) == c]
         good = [o.configuration.max_batch_size for o in alike if o.rounds == self._number and not o.stopped]
-        for bad in (o.configuration.max_batch_size for o in alike if o.stopped):
-            if any(g < bad < size or size < bad < g for g in good):
+        for bad in (o.configuration.max_batch_size for o in alike if o.configuration in self._hopeless):
+            sides = {(g > bad) == (size > bad) for g in good}
+            if sides == {False}:
                 return f"batch {bad} has lost, and the rate has one peak over the batch"
         return ""
 
@@ -411,66 +328,88 @@ class Race:
         If the configuration breaks it where the best one surely keeps it, this is a bound of the rate.
         """
         capacity_qps, before = each.capacity_qps or 1.0, self._figures.get(each.configuration)
-        highest_qps = min(_CAPACITY_ERROR * capacity_qps, self._limit_qps)
-        rate_qps = math.exp(before.log) if before else _FIRST_SHARE * capacity_qps
-        if best is not None:
-            rate_qps = math.exp(best.log) * (1 - _MARGINS[self._number - 1])
-        low: _Probe | None = None
-        high: _Probe | None = None
+        highest_qps, width = min(_CAPACITY_ERROR * capacity_qps, self._limit_qps), _WIDTHS[self._number - 1]
+        lost_qps = 0.0 if best is None else math.exp(best.log) * (1 - _MARGINS[self._number - 1])
+        rate_qps = max(self._likely_qps(each, best), lost_qps)
+        share, several = self._share, self._sequences > 1
+        low: Probe | None = None
+        high: Probe | None = None
         for number in range(_MOST_PROBES):
             rate_qps = min(rate_qps, highest_qps)
             probe = self._probe(each, rate_qps)
+            if each.stopped:  # by a constraint
+                return None
             low, high = (probe, high) if probe.kept else (low, probe)
-            if high and best is not None and number == 0:
+            if high and high.rate_qps <= lost_qps:
                 each.stopped = f"it breaks the bound at {rate_qps:.4g} queries/s, which the best keeps"
+                if high.stopped:
+                    self._hopeless.add(each.configuration)
                 break
+            figure = fitted(low, high, share, width, trusted=several)
             if self._is_late:
                 self.note = OUT_OF_TIME
-                return self._fitted(low, high) if low and (high or not before) else None
-            if low and high:
-                if math.log(high.rate_qps / low.rate_qps) <= _WIDTHS[self._number - 1]:
+                return figure if low and (high or not before) else None
+            if low and high and figure:
+                if figure.resolution <= width / 4 and (figure.blocks.any() or not several):
                     break
-                rate_qps = math.sqrt(low.rate_qps * high.rate_qps)
+                rate_qps = _between(low, high, share)
             elif (low and rate_qps >= highest_qps) or rate_qps < _LEAST_SHARE * highest_qps:
                 break
             else:
-                rate_qps *= math.exp(self._step(probe, number))
+                rate_qps = max(rate_qps * math.exp(self._step(probe, number, before)), lost_qps)
                 if best is None and rate_qps < self._expected_qps / 2:  # which no other has seen yet
                     self._arrive(rate_qps)
                     low = high = None
         if low is None and not each.stopped:
             each.stopped = f"it breaks the bound even at {rate_qps:.4g} queries/s"
-        return self._fitted(low, high)
+        return fitted(low, high, share, width, trusted=several)
 
-    def _step(self, probe: _Probe, number: int) -> float:
+    def _likely_qps(self, each: Trial, best: Figure | None) -> float:
+        """Returns the likely rate of a configuration, for its first probe in a round; 0 if unknown."""
+        before, width = self._figures.get(each.configuration), _WIDTHS[self._number - 1]
+        if before is None:
+            return _FIRST_SHARE * (each.capacity_qps or 1.0) if best is None else 0.0
+        if self._sequences > 1:
+            return math.exp(before.log - _LUCK * _WIDTHS[each.rounds - 1])
+        # slightly below its earlier rate, moved like that of the best by the arrivals of this round
+        return math.exp(before.log + (0.0 if best is None else self._shift - width / 2))
+
+    def _step(self, probe: Probe, number: int, before: Figure | None) -> float:
         """Returns how far, in ln(rate), the next probe is beyond the rate where the bound is just kept."""
         sign, width = (1 if probe.kept else -1), _WIDTHS[self._number - 1]
-        step = abs(_logit(self._share) - probe.logit) / _SLOPE * (2 if probe.stopped else 1)
-        longest = _LONGEST_STEP if self._sequences == 1 else 2 * width  # a round has found about the rate
+        step = abs(logit(self._share) - probe.logit) / SLOPE * (2 if probe.stopped else 1)
+        longest = (1 if probe.stopped else 2) * width if before else _LONGEST_STEP  # about the rate is known
         return sign * min(max(step + width / 2, width) * 2.0**number, longest * (1 + number / 2))
 
-    def _probe(self, each: Trial, rate_qps: float) -> _Probe:
-        most = math.ceil(_HOPELESS * self._share * self._queries)
-        # a sequence is sent to its end: its burst of late queries may be the one that the others lack
-        runs = self._loaded(each, rate_qps, self._bound_ns, most if self._sequences == 1 else None)
+    def _probe(self, each: Trial, rate_qps: float) -> Probe:
+        factor = _HOPELESS if self._sequences == 1 else _SURELY_HOPELESS
+        most = math.ceil(factor * self._share * self._queries * self._sequences)
+        runs = self._loaded(each, rate_qps, self._bound_ns, most)
         late, queries = self._late(runs, self._bound_ns)
-        total, stopped = float(late.sum()), any(run.stopped for run in runs)
-        logit = math.log((total + 0.5) / (queries - total + 0.5))
+        total, stopped = float(late.sum()), any(run.stopped for run in runs) or len(runs) < self._sequences
+        odds = logit((total + 0.5) / (queries + 1))
         if stopped:
-            logit = max(logit, _logit(min(_HOPELESS * self._share, 0.9)))
+            odds = max(odds, logit(min(factor * self._share, 0.9)))
+            late = late if self._sequences == 1 else np.zeros(self._sequences)
         kept = not stopped and total <= self._share * queries
-        return _Probe(rate_qps, late, logit, kept, stopped)
+        return Probe(rate_qps, late, odds, kept, stopped)
 
     def _loaded(
         self, each: Trial, rate_qps: float, bound_ns: int | None, max_late: int | None
     ) -> list[LoadRun]:
-        """Sends each sequence of arrivals of the round at a rate."""
-        runs = []
+        """Sends each sequence of arrivals of the round at a rate, until too many queries are late."""
+        runs: list[LoadRun] = []
         for number in range(self._number, self._number + self._sequences):
             sequence = np.random.SeedSequence((self._request.system.session.seed, number))
             seed = int(sequence.generate_state(1)[0])
             schedule = Schedule.drawn(self._process, rate_qps, Extent(0.0, self._queries), seed)
             runs.append(self._sent(each, schedule, bound_ns, max_late))
+            if runs[-1].stopped:
+                break
+            if max_late is not None and bound_ns is not None and self._sequences > 1:
+                max_late -= int(self._late(runs[-1:], bound_ns)[0].sum())
+                if max_late < 0:
+                    break
         return runs
 
     def _late(self, runs: Sequence[LoadRun], bound_ns: float) -> tuple[Floats, int]:
@@ -489,26 +428,6 @@ class Race:
             parts.append(late[self._cut :])
         blocks = parts if len(parts) > 1 else np.array_split(parts[0], BLOCKS)
         return np.array([float(each.sum()) for each in blocks]), sum(map(len, parts))
-
-    def _fitted(self, low: _Probe | None, high: _Probe | None) -> Figure | None:
-        """Returns the rate at which the log odds of a late query, linear in ln(rate), are those allowed."""
-        share, slope, wanted = self._share, _SLOPE, _logit(self._share)
-        span = _WIDTHS[self._number - 1]
-        if low and high:
-            span = math.log(high.rate_qps / low.rate_qps)
-            rise = max(high.logit - low.logit, 1e-9)
-            slope = float(np.clip(rise / span, *_SLOPES))
-            weight = float(np.clip((wanted - low.logit) / rise, 0.0, 1.0))
-            log = math.log(low.rate_qps) + weight * span
-            shares = [_shares(each.blocks) for each in (low, high) if each.blocks.any() and not each.stopped]
-            blocks = (1 - weight) * shares[0] + weight * shares[-1] if shares else _shares(high.blocks)
-        elif probe := low or high:
-            log, blocks = math.log(probe.rate_qps), _shares(probe.blocks)
-            log += 0.0 if low else min((wanted - probe.logit) / slope, 0.0)
-        else:
-            return None
-        influence = -(blocks - blocks.mean()) / ((1 - share) * slope)
-        return Figure(log, influence, span / 4, certain=bool(low and high))
 
     def _latency(self, each: Trial, best: Figure | None) -> Figure | None:
         """Returns the percentile of the latency at the given rate, on the arrivals of the round.
@@ -552,9 +471,7 @@ class Race:
         return [each for each in racing if not each.stopped]
 
 
-def _shares(blocks: Floats) -> Floats:
-    return blocks / max(float(blocks.sum()), 1e-300)
-
-
-def _logit(share: float) -> float:
-    return math.log(share / (1 - share))
+def _between(low: Probe, high: Probe, share: float) -> float:
+    """Returns the rate of the next probe: about where the log odds of a late query are those allowed."""
+    weight = (logit(share) - low.logit) / max(high.logit - low.logit, 1e-9)
+    return float(low.rate_qps * (high.rate_qps / low.rate_qps) ** min(max(weight, 0.2), 0.8))

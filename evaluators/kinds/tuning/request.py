@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inferometer.evaluators.jobs.options import (
+    COUNT,
     POSITIVE,
     PROBE_MIN_QUERIES,
     Range,
@@ -81,6 +82,8 @@ class TuningRequest:
         max_batch_size: The maximum numbers of queries in a batch to try.
         max_queue_delay_ms: The delays of the first query of a batch to try.
         rate_qps: The rate at which the latency is to be the smallest; None: the rate is to be the highest.
+        max_memory_mib: The most that the resident memory of this process and its instances may peak at; None
+            for any.
         write_config: The new file that the configuration is written to.
 
     Raises:
@@ -122,6 +125,14 @@ class TuningRequest:
         within=POSITIVE,
         flags=("--rate",),
     )
+    max_memory_mib: int | None = declared(
+        None,
+        "Leave out configurations whose resident memory peaks above this, in MiB.",
+        "MIB",
+        within=COUNT,
+        flags=("--max_memory",),
+        argument="max_memory",
+    )
     arrival: str | None = _like(
         "arrival", help="Arrival process: constant, poisson, gamma:cv=2, bursts:on_s=1,off_s=1."
     )
@@ -150,6 +161,8 @@ class TuningRequest:
 
     def __post_init__(self) -> None:
         check_options(self)
+        if self.max_memory_mib and (self.system.agents or self.system.session.device.is_gpu):
+            raise ConfigurationError("max_memory is that of processes on this machine's CPU; leave it out")
         for name in _AXES:
             values = getattr(self, name)
             if values is not None and (not values or len(set(values)) < len(values)):

@@ -10,8 +10,8 @@ import pytest
 
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.kinds.registry import again, find_kind
+from inferometer.evaluators.kinds.tuning.figures import TuningMeasurement
 from inferometer.evaluators.kinds.tuning.kind import TuningKind, TuningPlot, TuningReport
-from inferometer.evaluators.kinds.tuning.race import TuningMeasurement
 from inferometer.evaluators.load.queries import QUERY_COLUMNS
 from tests.contract.store_fixtures import make_evaluation
 from tests.tuned_hosts import tuned_host

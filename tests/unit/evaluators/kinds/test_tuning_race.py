@@ -10,15 +10,18 @@ import numpy as np
 import pytest
 
 from inferometer.evaluators.kinds.load.measurement import Method
-from inferometer.evaluators.kinds.tuning.kind import TuningKind
-from inferometer.evaluators.kinds.tuning.race import (
+from inferometer.evaluators.kinds.tuning.figures import (
     BLOCKS,
     SEQUENCES,
     Figure,
+    Probe,
     Trial,
     TuningMeasurement,
+    fitted,
     probability_better,
 )
+from inferometer.evaluators.kinds.tuning.kind import TuningKind
+from inferometer.evaluators.kinds.tuning.race import Race
 from inferometer.evaluators.kinds.tuning.request import Configuration
 from inferometer.evaluators.load.arrivals import Schedule
 from inferometer.evaluators.load.queries import LoadRun, Outcome, Stop
@@ -40,7 +43,11 @@ def by_batch(trials: Iterable[Trial]) -> dict[tuple[int, int], Trial]:
     return {(each.configuration.instances, each.configuration.max_batch_size): each for each in trials}
 
 
-@pytest.mark.parametrize("seed", [0, 1, 6, 8, 10, 17])
+SEARCHED_S = {0: 726, 1: 3264, 6: 927, 8: 1532, 10: 826, 13: 831}
+"""How long a search for the highest rate of every configuration takes on some hosts; see tests/perf."""
+
+
+@pytest.mark.parametrize("seed", SEARCHED_S)
 def test_the_best_configuration_is_found_within_3_percent_in_little_time(seed: int) -> None:
     host = Host.drawn(seed)
     request = request_of(seed, host.bound_ms(seed))
@@ -61,8 +68,7 @@ def test_the_best_configuration_is_found_within_3_percent_in_little_time(seed: i
     found_qps = highest_qps(host, best, request.latency_bound_ms, 200_000, exact[best])
     assert answer.low_qps < answer.rate_qps < answer.high_qps  # type: ignore[operator]
     assert answer.rate_qps == pytest.approx(found_qps, rel=0.05)
-    # a search of one configuration takes some 50 to 100 s of probes, and the confirmation at most 350
-    assert prober.elapsed_s < 0.05 * 75 * len(space) + 350
+    assert prober.elapsed_s <= 0.2 * SEARCHED_S[seed]
 
 
 TRUE_QPS = {0: 2829, 2: 5574, 5: 2799, 8: 982, 10: 2063, 13: 1001, 15: 7553, 17: 3220}
@@ -189,6 +195,56 @@ def test_a_batch_beyond_one_that_lost_is_not_probed() -> None:
     assert trials[1, 32].stopped == "batch 16 has lost, and the rate has one peak over the batch"
 
 
+class _UnluckyProber(ScriptedProber):
+    """Batches of 16 break the bound by a few late queries, as if by chance; the rest is as scripted."""
+
+    def run(self, schedule: Schedule, *arguments: Any) -> LoadRun:
+        run = super().run(schedule, *arguments)
+        if self._size != 16 or not schedule.rate_qps:
+            return run
+        due = schedule.offsets_ns
+        late = np.arange(len(due)) % 67 == 0
+        return replace(run, queries=run_of(due, due + 1 + late * 10**9), stopped="")
+
+
+def test_a_batch_that_lost_by_chance_excludes_no_other() -> None:
+    prober = _UnluckyProber({4: 700, 16: 0, 32: 990})
+    race = race_of(request_of(0, 60.0), configurations(prober._highest_qps, (1,)), prober)
+
+    race.run()
+
+    trials = by_batch(race.trials())
+    assert "breaks the bound at" in trials[1, 16].stopped
+    assert race.best is trials[1, 32]
+
+
+def _probe(rate_qps: float, logit: float, late: float = 1.0, stopped: bool = False) -> Probe:
+    return Probe(rate_qps, np.full(SEQUENCES, late), logit, logit < -4.595, stopped)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "rate_qps", "resolution"),
+    [
+        (_probe(97, -5.6), _probe(103, -3.6), 100, 0.015),  # halfway: a quarter of the bracket
+        (_probe(97, -4.7), _probe(103, -0.3), 97.1, 0.0007),  # close to a probe, the slope matters little
+        (_probe(97, -11, late=0.0), _probe(103, -4.5), 102.9, 0.0005),
+        (_probe(97, -11, late=0.0), _probe(103, 7.5), 99.04, 0.015),  # a low end without a late query
+        (_probe(97, -5.6), _probe(103, -3.6, stopped=True), 100, 0.015),
+        (_probe(97, -4.7), _probe(103, -2.4, stopped=True), 97.3, 0.0014),
+    ],
+)
+def test_the_resolution_is_the_distance_to_the_nearest_probe_whose_odds_are_known(
+    low: Probe, high: Probe, rate_qps: float, resolution: float
+) -> None:
+    found, rough = (fitted(low, high, 0.01, 0.03, trusted=trusted) for trusted in (True, False))
+
+    assert found is not None
+    assert rough is not None
+    assert np.exp(found.log) == pytest.approx(rate_qps, rel=0.001)
+    assert found.resolution == pytest.approx(resolution, abs=0.0003)
+    assert rough.resolution == pytest.approx(np.log(103 / 97) / 4)
+
+
 def test_an_impossible_configuration_is_left_out_with_its_reason() -> None:
     space = [*configurations(), Configuration(64, 1, 4, 0.0), Configuration(1, 1, 4, 90.0)]
     race = race_of(request_of(0, 60.0), space, SimulatedProber(SERIAL))
@@ -244,13 +300,20 @@ def test_a_bound_that_nothing_keeps_is_said() -> None:
 
 
 def test_above_what_can_be_sent_the_answer_is_a_bound() -> None:
-    race = race_of(request_of(0, 60.0), configurations(), SimulatedProber(SERIAL), 150.0)
+    prober = SimulatedProber(SERIAL)
+    race = race_of(request_of(0, 60.0), configurations(), prober, 150.0)
 
     race.run()
 
     answer = race.answer()
     assert answer is not None
     assert (answer.method, answer.rate_qps) == (Method.AT_LEAST.value, pytest.approx(150.0))
+    options = request_of(0, 60.0).load.load_options()
+    measured = TuningMeasurement(options, tuple(prober.runs), 0, answer, race.trials())
+    assert measured.another is None
+    assert all(each.better is None for each in measured.trials if each.rounds == measured.trials[0].rounds)
+    told = dict(TuningKind().summary(make_evaluation(measurement=measured)))
+    assert told["another"] == "may be better, which is unknown: the rate of the best is only a lower bound"
 
 
 def test_when_the_time_is_used_up_the_best_so_far_is_kept() -> None:
@@ -275,6 +338,32 @@ def test_a_stop_keeps_what_was_probed() -> None:
     assert len(prober.runs) == 13
     assert sum(len(each.probes) for each in race.trials()) == 13
     assert any(each.capacity_qps for each in race.trials())
+
+
+@pytest.mark.parametrize(("most_mib", "size"), [(40, 8), (20, 4), (5, None)])
+def test_a_configuration_whose_memory_peaks_above_the_limit_is_stopped(
+    most_mib: int, size: int | None
+) -> None:
+    """A query of a batch takes 4 MiB; the first reading after a switch has what was open before."""
+    prober = SimulatedProber(SERIAL)
+    read: list[Configuration] = []
+
+    def read_peak_bytes() -> int:
+        used = prober.used[-1]
+        fresh = bool(read) and read[-1] is used
+        read.append(used)
+        return used.max_batch_size * 4 * 2**20 if fresh else 10**12
+
+    request = request_of(0, 60.0, max_memory_mib=most_mib)
+    race = Race(request, configurations((2, 4, 8, 16), (1,)), prober, prober.use, 1e9, read_peak_bytes)  # type: ignore[arg-type]
+
+    race.run()
+
+    trials = {each.configuration.max_batch_size: each for each in race.trials()}
+    assert (race.best.configuration.max_batch_size if race.best else None) == size
+    assert trials[16].stopped == f"its memory peaks above {most_mib} MiB"
+    assert trials[16].memory_bytes == 64 * 2**20
+    assert trials[16].rounds == 0
 
 
 def _figure(log: float, noise: np.ndarray) -> Figure:

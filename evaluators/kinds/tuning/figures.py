@@ -1,0 +1,200 @@
+"""What is known of a configuration: its trial, its figure of merit, and the chance that it is better."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.evaluators.kinds.load.measurement import Method, RateSearchMeasurement
+from inferometer.evaluators.kinds.tuning.request import Configuration
+from inferometer.evaluators.statistics import t_quantile_95
+
+BLOCKS = 20
+"""The number of blocks of a round's arrivals, which are paired between configurations."""
+SEQUENCES = 8
+"""The number of independent sequences of arrivals that the figure of the best configuration rests on."""
+SLOPE, _SLOPES = 12.0, (4.0, 60.0)
+"""The usual slope of the log odds of a late query against ln(rate), and the range of those found."""
+OUT_OF_TIME = "the time budget was used up"
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class Trial:
+    """What is known of a configuration, which a race fills in.
+
+    Attributes:
+        configuration: The configuration.
+        capacity_qps: The rate at which it answered a burst; None if it was not tried.
+        rate_qps: The highest rate that keeps the bound, or the given rate; None if it was not raced.
+        latency_ms: The percentile of the latency at a given rate; None if the rate is sought.
+        low: The lower end of the 95 % interval of the rate, or of the latency if the rate is given; None
+            unless the figure was confirmed on independent arrivals.
+        high: The upper end, likewise.
+        better: The probability that it is better than the best; None if it was not raced, or if the rate of
+            the best was only a lower bound.
+        memory_bytes: The peak of the resident memory of this process and of those of the instances while it
+            was probed; None if memory was not read.
+        rounds: The number of rounds in which it was raced.
+        spent_s: The time spent on it, including its opening.
+        probes: The numbers of its probes, from 0; the first ones are bursts.
+        stopped: Why it was not raced any further; empty for the best.
+    """
+
+    configuration: Configuration
+    capacity_qps: float | None = None
+    rate_qps: float | None = None
+    latency_ms: float | None = None
+    low: float | None = None
+    high: float | None = None
+    better: float | None = None
+    memory_bytes: int | None = None
+    rounds: int = 0
+    spent_s: float = 0.0
+    probes: list[int] = field(default_factory=list)
+    stopped: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TuningMeasurement(RateSearchMeasurement):
+    """One tuning; its ``answer`` is the rate of the best configuration, and None if the latency is sought.
+
+    Attributes:
+        trials: The configurations, the best first.
+        asked: The options of the request that differ from their defaults.
+    """
+
+    kind: ClassVar[str] = "tuning"
+
+    trials: tuple[Trial, ...] = ()
+    asked: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def best(self) -> Trial | None:
+        """The best configuration; None if there is none."""
+        return next((each for each in self.trials if not each.stopped and each.rate_qps is not None), None)
+
+    @property
+    def batch_size(self) -> int:
+        """The maximum number of queries in a batch of the best configuration."""
+        return self.best.configuration.max_batch_size if self.best else self.options.max_batch_size
+
+    @property
+    def at_least(self) -> bool:
+        """Whether the answer is only a lower bound, such as the highest rate that can be sent on time."""
+        return self.answer is not None and self.answer.method == Method.AT_LEAST.value
+
+    @property
+    def another(self) -> float | None:
+        """An upper bound of the probability that another raced configuration is better than the best.
+
+        It is the sum of the configurations' own probabilities (Boole's inequality); None if the time did not
+        suffice to race them, or if the answer is only a lower bound, which several may reach.
+        """
+        if self.at_least or any(each.stopped == OUT_OF_TIME for each in self.trials):
+            return None
+        return min(1.0, sum(each.better or 0.0 for each in self.trials))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Figure:
+    """A configuration's figure of merit in a round.
+
+    Attributes:
+        log: ln(rate in queries/s), or -ln(latency in ns): the higher, the better.
+        blocks: float64: the influence on ``log`` of each of ``BLOCKS`` blocks of a round's arrivals, or of
+            each of ``SEQUENCES``; their sum is 0.
+        resolution: The standard error of ``log`` that is left by the interpolation between two probes.
+        certain: Whether ``log`` is bracketed, and no bound of it.
+    """
+
+    log: float
+    blocks: Floats
+    resolution: float = 0.0
+    certain: bool = True
+
+    @property
+    def log_half(self) -> float:
+        """Half the width of the 95 % interval of ``log``, by Student's t distribution."""
+        return t_quantile_95(len(self.blocks) - 1) * _error(self.blocks, self.resolution)
+
+
+def _error(blocks: Floats, *resolutions: float) -> float:
+    count = len(blocks)
+    return math.hypot(math.sqrt(count / (count - 1) * float((blocks**2).sum())), *resolutions)
+
+
+def probability_better(one: Figure, best: Figure) -> float:
+    """Returns the probability that ``one`` is better than ``best``, both of the same round.
+
+    The difference D of the logs of the rates has an influence d_b = one_b - best_b from each block b of the
+    B blocks of common arrivals, so that its variance is B / (B - 1) * sum(d_b²): the paired-t interval of two
+    systems with common random numbers (Law, "Simulation Modeling and Analysis", 10.2), applied to a rate by
+    the delta method. The probability is that of D > 0 in the normal approximation with a flat prior.
+    """
+    error = _error(one.blocks - best.blocks, one.resolution, best.resolution)
+    return 0.5 * math.erfc((best.log - one.log) / max(error, 1e-9) / math.sqrt(2))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Probe:
+    """A probe: its rate, the late queries in each block, their log odds, and whether the bound was kept.
+
+    The numbers of late queries are shares of all queries of the probe.
+    """
+
+    rate_qps: float
+    blocks: Floats
+    logit: float
+    kept: bool
+    stopped: bool
+
+
+def fitted(
+    low: Probe | None, high: Probe | None, share: float, width: float, *, trusted: bool
+) -> Figure | None:
+    """Returns the rate at which the log odds of a late query, linear in ln(rate), are those allowed.
+
+    Args:
+        low: The probe with the highest rate that kept the bound.
+        high: The one with the lowest rate that broke it.
+        share: The share of late queries that is allowed.
+        width: The width, in ln(rate), that stands for a bracket if one end is missing.
+        trusted: Whether the log odds are those of many queries, so that they tell where the rate is between
+            the probes.
+    """
+    slope, wanted, span, distance = SLOPE, logit(share), width, 0.5
+    if low and high:
+        span = math.log(high.rate_qps / low.rate_qps)
+        rise = max(high.logit - low.logit, 1e-9)
+        slope = float(np.clip(rise / span, *_SLOPES))
+        weight = float(np.clip((wanted - low.logit) / rise, 0.0, 1.0))
+        log = math.log(low.rate_qps) + weight * span
+        if trusted:  # but those of a probe that was stopped, or that had no late query, are bounds
+            ends = [weight] if low.blocks.any() or high.stopped else []
+            ends += [] if high.stopped else [1 - weight]
+            distance = min(*ends, 0.5)
+        parts = [_shares(each.blocks) for each in (low, high) if each.blocks.any() and not each.stopped]
+        blocks = (1 - weight) * parts[0] + weight * parts[-1] if parts else _shares(high.blocks)
+    elif probe := low or high:
+        log, blocks = math.log(probe.rate_qps), _shares(probe.blocks)
+        log += 0.0 if low else min((wanted - probe.logit) / slope, 0.0)
+    else:
+        return None
+    influence = -(blocks - blocks.mean()) / ((1 - share) * slope)
+    return Figure(log, influence, distance * span / 2, certain=bool(low and high))
+
+
+def _shares(blocks: Floats) -> Floats:
+    return blocks / max(float(blocks.sum()), 1e-300)
+
+
+def logit(share: float) -> float:
+    """Returns the log odds of a share."""
+    return math.log(share / (1 - share))
