@@ -45,7 +45,6 @@ def searched(
 def test_over_40_seeds_the_factor_is_right_and_its_interval_true(
     models: Mapping[str, MaxQpsRequest], services: Sequence[Service], shared: bool
 ) -> None:
-    """Of intervals that hold the truth in 90 % of all draws, fewer than 31 of 40 do in 1 of 300 draws."""
     own = true_factor(models, services, shared=shared)
     truth = min(own.values())
 
@@ -57,9 +56,9 @@ def test_over_40_seeds_the_factor_is_right_and_its_interval_true(
     assert abs(np.median(errors)) <= 0.02
     assert np.abs(errors).max() <= 0.15
     held = [(each.low_qps or 0.0) <= truth <= (each.high_qps or 0.0) for each in answers]
-    assert sum(held) >= 31
+    assert sum(held) >= 36
     halves = [((each.high_qps or 0.0) - (each.low_qps or 0.0)) / 2 / truth for each in answers]
-    assert np.median(halves) <= 0.08
+    assert np.median(halves) <= 0.1
 
 
 def test_the_model_that_limits_is_named_and_the_other_has_no_upper_end() -> None:
