@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -68,12 +68,18 @@ class TuningMeasurement(RateSearchMeasurement):
     Attributes:
         trials: The configurations, the best first.
         asked: The options of the request that differ from their defaults.
+        limit_qps: The highest rate that could be sent on time.
+        ended_s: When each probe ended, in seconds since the tuning began.
+        resumed: Which probes are those of an earlier evaluation; empty for none.
     """
 
     kind: ClassVar[str] = "tuning"
 
     trials: tuple[Trial, ...] = ()
     asked: Mapping[str, Any] = field(default_factory=dict)
+    limit_qps: float = math.inf
+    ended_s: Sequence[float] = ()
+    resumed: str = ""
 
     @property
     def best(self) -> Trial | None:

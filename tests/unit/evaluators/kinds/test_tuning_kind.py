@@ -115,7 +115,7 @@ def test_a_stopped_tuning_has_no_answer_and_keeps_its_probes() -> None:
     assert kind.keeps_interrupted
     assert kind.measured(evaluation.measurement) == "13 probes"
     told = dict(kind.summary(evaluation))
-    assert told["answer"] == "none: the tuning was stopped"
+    assert told["answer"] == f"none: stopped; --resume={evaluation.id} continues it"
     assert "another" not in told
     assert list(TuningReport().rows([evaluation]))
 
