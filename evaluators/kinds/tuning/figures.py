@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -21,6 +21,7 @@ SEQUENCES = 8
 SLOPE, _SLOPES = 12.0, (4.0, 60.0)
 """The usual slope of the log odds of a late query against ln(rate), and the range of those found."""
 OUT_OF_TIME = "the time budget was used up"
+OUT_OF_MEMORY = "its memory peaks above"
 
 Floats = NDArray[np.float64]
 
@@ -59,6 +60,14 @@ class Trial:
     spent_s: float = 0.0
     probes: list[int] = field(default_factory=list)
     stopped: str = ""
+
+
+def nothing_serves(trials: Iterable[Trial]) -> str:
+    """Returns what is known if there is no best configuration, although the time sufficed."""
+    larger = [each.stopped.startswith(OUT_OF_MEMORY) for each in trials if each.probes]
+    if larger and all(larger):
+        return "no configuration stays within the memory limit"
+    return f"no configuration {'within the memory limit ' * any(larger)}can serve this load"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -30,7 +30,7 @@ from inferometer.evaluators.kinds.load.kind import RateSearchKind, load_descript
 from inferometer.evaluators.kinds.load.measurement import invalid_reason, lag_reason, rate_text
 from inferometer.evaluators.kinds.load.summary import LoadSummary
 from inferometer.evaluators.kinds.memory.job import read_peak_bytes
-from inferometer.evaluators.kinds.tuning.figures import OUT_OF_TIME, Trial, TuningMeasurement
+from inferometer.evaluators.kinds.tuning.figures import OUT_OF_TIME, Trial, TuningMeasurement, nothing_serves
 from inferometer.evaluators.kinds.tuning.race import Race, Replay
 from inferometer.evaluators.kinds.tuning.request import Configuration, TuningRequest
 from inferometer.evaluators.load.local_target import ReloadedTarget, SwitchedTarget
@@ -72,9 +72,11 @@ class TuningJob(LoadJob):
 
         Raises:
             ConfigurationError: The evaluation to resume is no interrupted tuning of this model with these
-                options on this machine.
+                options on this machine, or the machine does not report the peak of memory.
             UnknownEvaluationError: There is no such evaluation.
         """
+        if self._tuning.max_memory_mib and not read_peak_bytes():
+            raise ConfigurationError("max_memory needs the peak of memory from Linux's /proc; leave it out")
         if self._tuning.resume is not None:
             self._stored = resources.stored(self._tuning.resume)
             _check_options(self._tuning, self._stored)
@@ -163,7 +165,7 @@ def _answer(measured: TuningMeasurement) -> str:
     best = measured.best
     if best is None:
         late = measured.another is None
-        return f"not known: {OUT_OF_TIME}" if late else "no configuration can serve this load"
+        return f"not known: {OUT_OF_TIME}" if late else nothing_serves(measured.trials)
     if measured.answer is not None:
         return f"{rate_text(measured.answer)} {_question(measured)}"
     ends = "" if best.low is None else f" [{best.low:.4g}, {best.high:.4g}]"
@@ -332,7 +334,7 @@ class TuningKind(RateSearchKind):
             yield "", invalid
         if best and whole:
             yield "another", _another(measured)
-        if measured.answer and measured.answer.note:
+        if measured.answer and measured.answer.note not in {"", answer}:
             yield "", measured.answer.note
         if measured.resumed:
             yield "resumed", measured.resumed

@@ -24,6 +24,7 @@ import numpy as np
 from inferometer.evaluators.kinds.load.measurement import Method, RateAnswer
 from inferometer.evaluators.kinds.tuning.figures import (
     BLOCKS,
+    OUT_OF_MEMORY,
     OUT_OF_TIME,
     SEQUENCES,
     SLOPE,
@@ -34,6 +35,7 @@ from inferometer.evaluators.kinds.tuning.figures import (
     TuningMeasurement,
     fitted,
     logit,
+    nothing_serves,
     probability_better,
 )
 from inferometer.evaluators.kinds.tuning.request import Configuration, TuningRequest
@@ -74,13 +76,12 @@ class _Ended(Exception):  # noqa: N818 - no error
 class Replay:
     """Replays the probes of an interrupted race instead of sending them again; further ones are sent.
 
-    A stored probe is used while the race asks for the next one: for its configuration, on the same arrivals.
-    Once it asks for another one, those that are left are dropped.
+    Once the race asks for another probe than the one stored next, those that are left are dropped: it must be
+    of the same configuration, on the same arrivals.
 
     Args:
         session: The model under load, which also keeps the stored probes.
-        use: See ``Race``.
-        read_peak_bytes: See ``Race``.
+        use, read_peak_bytes: See ``Race``.
         stored: The interrupted tuning.
     """
 
@@ -140,9 +141,9 @@ class Replay:
             self._left = []
         self._peak_bytes = None
         if not self._served and self._wanted is not None:
-            self._served = True
-            if reason := self._use(self._wanted):
+            if reason := self.use(self._wanted):  # of which no stored probe is left
                 raise SessionError(f"{self._wanted}: no longer possible after the interruption: {reason}")
+            self._read_peak_bytes()  # leaves what was open before out of the peak
         return self._session.run(schedule, bound_ns, max_late, name)
 
     def read_peak_bytes(self) -> int:
@@ -243,7 +244,7 @@ class Race:
         if self._request.rate_qps is not None or (self.best is None and self.note == OUT_OF_TIME):
             return None
         if self.best is None:
-            return RateAnswer(None, None, None, Method.NONE.value, self.note or "nothing keeps the bound")
+            return RateAnswer(None, None, None, Method.NONE.value, self.note or nothing_serves(self._every))
         found = self.trials()[0]
         if self._confirmed:
             return RateAnswer(found.rate_qps, found.low, found.high, Method.LATE_FRACTION.value, self.note)
@@ -316,7 +317,7 @@ class Race:
         if most_mib := self._request.max_memory_mib:
             each.memory_bytes = max(self._read_peak_bytes(), each.memory_bytes or 0)
             if each.memory_bytes > most_mib * _BYTES_PER_MIB:
-                each.stopped = f"its memory peaks above {most_mib} MiB"
+                each.stopped = f"{OUT_OF_MEMORY} {most_mib} MiB"
         if run.stop is Stop.INTERRUPTED:
             self._interrupted = True
             raise _Ended("the tuning was stopped")

@@ -191,3 +191,11 @@ def test_another_seed_is_refused() -> None:
 
     with pytest.raises(ConfigurationError, match=r"another seed$"):
         next(TuningJob(request).run(Resources(evaluation)))  # type: ignore[arg-type]
+
+
+def test_a_memory_limit_is_refused_where_the_peak_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inferometer.evaluators.kinds.tuning.kind.read_peak_bytes", lambda: 0)
+    request = request_of(0, 60.0, max_memory_mib=100)
+
+    with pytest.raises(ConfigurationError, match="max_memory needs the peak of memory from Linux's /proc"):
+        next(TuningJob(request).run(Resources(make_evaluation())))  # type: ignore[arg-type]
