@@ -146,8 +146,8 @@ def test_an_interrupted_tuning_is_resumed_only_as_it_was_begun(agent: Agent) -> 
     refused = [
         ([f"--resume={begun.id}"], f"evaluation {begun.id} is no interrupted tuning"),
         (["--resume=stopped", "--percentile=95"], "stopped cannot be resumed with another percentile"),
-        (["--resume=elsewhere"], "elsewhere cannot be resumed: the machine differs in hostname"),
-        (["--resume=changed"], "changed cannot be resumed: the model differs in checksums"),
+        (["--resume=elsewhere"], "model or machine; what differs: environment.hostname"),
+        (["--resume=changed"], "another model or machine; what differs: checksums"),
         (["--resume=unknown"], "holds no evaluation unknown"),
     ]
     for options, message in refused:

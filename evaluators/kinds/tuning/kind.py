@@ -47,14 +47,12 @@ from inferometer.evaluators.reports.base import (
 )
 from inferometer.manifests.errors import ConfigurationError
 
-_OF_THE_MODEL = (
-    *("manifest.name", "manifest.version", "manifest.framework.name"),
-    *("checksums", "weights", "seed", "precision"),
-)
-_OF_THE_MACHINE = (
-    *("agent", "device", "framework_version", "environment.hostname", "environment.cpu_model"),
+_SAME = (
+    *("manifest.name", "manifest.version", "manifest.framework.name", "checksums", "weights", "seed"),
+    *("precision", "agent", "device", "framework_version", "environment.hostname", "environment.cpu_model"),
     *("environment.usable_cores", "environment.gpu_driver", "environment.inferometer_version"),
 )
+"""What a tuning and its continuation have in common, of their systems."""
 
 
 class TuningJob(LoadJob):
@@ -101,7 +99,7 @@ class TuningJob(LoadJob):
         limit_qps, options = work.max_rate_qps or math.inf, request.load.load_options()
         before = TuningMeasurement(options, (), 0, limit_qps=limit_qps)
         if self._stored:
-            _check_system(machine, self._stored)
+            _check_system(machine, self._stored.system, self._stored.id)
             before = self._stored.measurement
         replay = Replay(session, self._use, read_peak_bytes, before)
         race = Race(request, space, replay, replay.use, before.limit_qps, replay.read_peak_bytes)
@@ -136,15 +134,11 @@ def _check_options(request: TuningRequest, stored: Evaluation[Any]) -> None:
         raise ConfigurationError(f"{which} cannot be resumed with another {', '.join(names)}")
 
 
-def _check_system(mine: SystemDescription, stored: Evaluation[Any]) -> None:
+def _check_system(mine: SystemDescription, stored: SystemDescription, evaluation_id: str) -> None:
     """Refuses to resume the tuning of another model, or on another machine."""
-    for what, names in (("model", _OF_THE_MODEL), ("machine", _OF_THE_MACHINE)):
-        for name in names:
-            if attrgetter(name)(mine) != attrgetter(name)(stored.system):
-                shown = name.removeprefix("manifest.").removeprefix("environment.")
-                raise ConfigurationError(
-                    f"evaluation {stored.id} cannot be resumed: the {what} differs in {shown}"
-                )
+    if names := [name for name in _SAME if attrgetter(name)(mine) != attrgetter(name)(stored)]:
+        message = f"cannot be resumed with another model or machine; what differs: {', '.join(names)}"
+        raise ConfigurationError(f"evaluation {evaluation_id} {message}")
 
 
 def _configuration_text(best: Configuration, answer: str) -> str:
