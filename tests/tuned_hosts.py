@@ -99,6 +99,11 @@ class SimulatedProber:
     def reconnect(self) -> None:
         """There is no connection."""
 
+    def keep(self, run: LoadRun, elapsed_s: float) -> None:
+        """Keeps a run of an earlier session."""
+        self.runs.append(run)
+        self.elapsed_s = elapsed_s
+
     def run(
         self, schedule: Schedule, bound_ns: int | None = None, max_late: int | None = None, name: str = ""
     ) -> LoadRun:
@@ -118,7 +123,10 @@ class SimulatedProber:
         sent = queries.chosen(due <= end_ns)
         self.elapsed_s += end_ns / NS_PER_S
         self.runs.append(
-            LoadRun(schedule.rate_qps, schedule.source, schedule.seed, "", sent, stopped=stop.value)
+            LoadRun(
+                *(schedule.rate_qps, schedule.source, schedule.seed, schedule.checksum, sent),
+                stopped=stop.value,
+            )
         )
         return self.runs[-1]
 

@@ -127,6 +127,13 @@ class Systems:
         """Returns the folder of the program's data."""
         return self._invocation.data_directory
 
+    def stored(self, evaluation_id: str) -> Evaluation:
+        """Reads an evaluation from the database; see ``JobResources``."""
+        from inferometer.client.api.results import find_one
+
+        with closing(self._invocation.open_store()) as store:
+            return find_one(store, evaluation_id)
+
     def open_system(
         self, request: SystemRequest, *, warm_up: bool, notify: Notify, trace: TraceScope | None
     ) -> SystemUnderTest:

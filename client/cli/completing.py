@@ -104,6 +104,7 @@ OPTIONS: Mapping[str, Names] = {
     "--cluster": _names(lambda context, _: _invocation(context).configuration.clusters),
     "--id": _names(_evaluations),
     "--from_evaluation": _names(_evaluations),
+    "--resume": _names(_evaluations),
     "--noise": evaluations,
     "--columns": _names(_columns, listed=True),
     "--sort": _names(_columns, listed=True),

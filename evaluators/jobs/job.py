@@ -157,6 +157,14 @@ class JobResources(Protocol):
     def data_directory(self) -> Path:
         """The folder in which LoadGen's logs and unpublished evaluations are stored."""
 
+    def stored(self, evaluation_id: str) -> Evaluation:
+        """Returns the evaluation with an id, or a unique prefix of an id, from the database.
+
+        Raises:
+            UnknownEvaluationError: There is no such evaluation, or there are several.
+            StoreError: The database cannot be read.
+        """
+
     def open_system(
         self, request: SystemRequest, *, warm_up: bool, notify: Notify, trace: TraceScope | None
     ) -> SystemUnderTest:

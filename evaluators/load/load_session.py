@@ -433,6 +433,11 @@ class LoadSession:
         limits = replace(self._limits, bound_ns=bound_ns, max_late=max_late, name=name)
         return self._kept(partial(run_open_loop, self._target, schedule, limits))
 
+    def keep(self, run: LoadRun, elapsed_s: float) -> None:
+        """Keeps a run of an earlier session as if it had ended now, at a time since the warm-up."""
+        self.runs.append(run)
+        self._began_s = time.monotonic() - elapsed_s
+
     def run_closed(self, loop: ClosedLoop) -> LoadRun:
         """Runs a closed loop, and keeps the run."""
         return self._kept(partial(run_closed_loop, self._target, loop, self._limits))

@@ -14,12 +14,17 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from inferometer.client.api.configuration import load_configuration
+from inferometer.client.api.results import find_one
+from inferometer.evaluators.evaluation import Status
+from inferometer.evaluators.store.opening import open_store
 from tests.cli.conftest import Agent, served
 
 TUNE = (
@@ -127,6 +132,36 @@ def test_ctrl_c_leaves_an_agent_as_before(tuned_agent: dict[str, str], tmp_path:
 
     assert process.returncode == 130
     assert served_as(tuned_agent["url"]) == before
+
+
+def test_an_interrupted_tuning_is_resumed_only_as_it_was_begun(agent: Agent) -> None:
+    whole = agent(*TUNE)
+    with closing(open_store(None, "inferometer", Path(os.environ["AGENT_DATA_DIR"]))) as store:
+        begun = find_one(store, whole.figure("evaluation"))
+        stopped = replace(begun, id="stopped", status=Status.INTERRUPTED)
+        host = replace(begun.system.environment, hostname="another")
+        store.save(stopped)
+        store.save(replace(stopped, id="elsewhere", system=replace(begun.system, environment=host)))
+        store.save(replace(stopped, id="changed", system=replace(begun.system, checksums={})))
+    refused = [
+        ([f"--resume={begun.id}"], f"evaluation {begun.id} is no interrupted tuning"),
+        (["--resume=stopped", "--percentile=95"], "stopped cannot be resumed with another percentile"),
+        (["--resume=elsewhere"], "model or machine; what differs: environment.hostname"),
+        (["--resume=changed"], "another model or machine; what differs: checksums"),
+        (["--resume=unknown"], "holds no evaluation unknown"),
+    ]
+    for options, message in refused:
+        found = agent(*TUNE, *options)
+        assert found.code == 2
+        assert message in found.error
+
+    resumed = agent(*TUNE, "--resume=stopped")
+
+    assert resumed.code == 0, resumed.stderr
+    count = len(begun.measurement.probes)
+    assert resumed.figure("resumed") == f"{count} of {count} probes are those of evaluation stopped"
+    for name in ("best", "answer", "another"):
+        assert resumed.figure(name) == whole.figure(name)
 
 
 def test_a_file_that_exists_is_not_replaced(agent: Agent, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -21,6 +21,7 @@ SEQUENCES = 8
 SLOPE, _SLOPES = 12.0, (4.0, 60.0)
 """The usual slope of the log odds of a late query against ln(rate), and the range of those found."""
 OUT_OF_TIME = "the time budget was used up"
+OUT_OF_MEMORY = "its memory peaks above"
 
 Floats = NDArray[np.float64]
 
@@ -61,6 +62,14 @@ class Trial:
     stopped: str = ""
 
 
+def nothing_serves(trials: Iterable[Trial]) -> str:
+    """Returns what is known if there is no best configuration, although the time sufficed."""
+    larger = [each.stopped.startswith(OUT_OF_MEMORY) for each in trials if each.probes]
+    if larger and all(larger):
+        return "no configuration stays within the memory limit"
+    return f"no configuration {'within the memory limit ' * any(larger)}can serve this load"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TuningMeasurement(RateSearchMeasurement):
     """One tuning; its ``answer`` is the rate of the best configuration, and None if the latency is sought.
@@ -68,12 +77,18 @@ class TuningMeasurement(RateSearchMeasurement):
     Attributes:
         trials: The configurations, the best first.
         asked: The options of the request that differ from their defaults.
+        limit_qps: The highest rate that could be sent on time.
+        ended_s: When each probe ended, in seconds since the tuning began.
+        resumed: Which probes are those of an earlier evaluation; empty for none.
     """
 
     kind: ClassVar[str] = "tuning"
 
     trials: tuple[Trial, ...] = ()
     asked: Mapping[str, Any] = field(default_factory=dict)
+    limit_qps: float = math.inf
+    ended_s: Sequence[float] = ()
+    resumed: str = ""
 
     @property
     def best(self) -> Trial | None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, replace
+from operator import attrgetter
 from typing import Any, ClassVar
 
+from inferometer.agent.inference.stages import SystemDescription
 from inferometer.agent.serving.served_models import release_free_memory
-from inferometer.evaluators.documents import checked, restored
+from inferometer.evaluators.documents import checked, restored, storable
 from inferometer.evaluators.drawing.charts import Chosen, Drawing, Plot, PointChart, Rule, Series, label_of
 from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.jobs.options import words
+from inferometer.evaluators.jobs.job import JobCallbacks, JobResources
+from inferometer.evaluators.jobs.options import spoken, words
 from inferometer.evaluators.kinds.kind import (
     Again,
     Rows,
@@ -27,8 +30,8 @@ from inferometer.evaluators.kinds.load.kind import RateSearchKind, load_descript
 from inferometer.evaluators.kinds.load.measurement import invalid_reason, lag_reason, rate_text
 from inferometer.evaluators.kinds.load.summary import LoadSummary
 from inferometer.evaluators.kinds.memory.job import read_peak_bytes
-from inferometer.evaluators.kinds.tuning.figures import OUT_OF_TIME, Trial, TuningMeasurement
-from inferometer.evaluators.kinds.tuning.race import Race
+from inferometer.evaluators.kinds.tuning.figures import OUT_OF_TIME, Trial, TuningMeasurement, nothing_serves
+from inferometer.evaluators.kinds.tuning.race import Race, Replay
 from inferometer.evaluators.kinds.tuning.request import Configuration, TuningRequest
 from inferometer.evaluators.load.local_target import ReloadedTarget, SwitchedTarget
 from inferometer.evaluators.reports.base import (
@@ -42,6 +45,14 @@ from inferometer.evaluators.reports.base import (
     describe,
     describe_verdict,
 )
+from inferometer.manifests.errors import ConfigurationError
+
+_SAME = (
+    *("manifest.name", "manifest.version", "manifest.framework.name", "checksums", "weights", "seed"),
+    *("precision", "agent", "device", "framework_version", "environment.hostname", "environment.cpu_model"),
+    *("environment.usable_cores", "environment.gpu_driver", "environment.inferometer_version"),
+)
+"""What a tuning and its continuation have in common, of their systems."""
 
 
 class TuningJob(LoadJob):
@@ -50,6 +61,24 @@ class TuningJob(LoadJob):
     def __init__(self, request: TuningRequest) -> None:
         super().__init__(request.load, request.write_config, self._switched)
         self._tuning = request
+        self._stored: Evaluation[Any] | None = None
+
+    def run(
+        self, resources: JobResources, callbacks: JobCallbacks | None = None
+    ) -> Generator[Evaluation, None, None]:
+        """Tunes the model; see ``LoadJob``.
+
+        Raises:
+            ConfigurationError: The evaluation to resume is no interrupted tuning of this model with these
+                options on this machine, or the machine does not report the peak of memory.
+            UnknownEvaluationError: There is no such evaluation.
+        """
+        if self._tuning.max_memory_mib and not read_peak_bytes():
+            raise ConfigurationError("max_memory needs the peak of memory from Linux's /proc; leave it out")
+        if self._tuning.resume is not None:
+            self._stored = resources.stored(self._tuning.resume)
+            _check_options(self._tuning, self._stored)
+        yield from super().run(resources, callbacks)
 
     def _switched(self, *opened: Any) -> SwitchedTarget:
         target = ReloadedTarget if self._tuning.system.agents else SwitchedTarget
@@ -67,8 +96,14 @@ class TuningJob(LoadJob):
         """Returns the measurement, whose duration is not yet set, and whether the race was run to its end."""
         request, machine = self._tuning, self._target.description
         space = request.configurations(machine.environment.usable_cores, on_gpu=machine.device.is_gpu)
-        race = Race(request, space, session, self._use, work.max_rate_qps or math.inf, read_peak_bytes)
-        whole, options = race.run(), request.load.load_options()
+        limit_qps, options = work.max_rate_qps or math.inf, request.load.load_options()
+        before = TuningMeasurement(options, (), 0, limit_qps=limit_qps)
+        if self._stored:
+            _check_system(machine, self._stored.system, self._stored.id)
+            before = self._stored.measurement
+        replay = Replay(session, self._use, read_peak_bytes, before)
+        race = Race(request, space, replay, replay.use, before.limit_qps, replay.read_peak_bytes)
+        whole = race.run()
         bound_ns, share = options.latency_bound_ns or 0, 1 - request.percentile / 100
         sought = request.rate_qps is None
         probes = tuple(
@@ -76,12 +111,34 @@ class TuningJob(LoadJob):
             for run in session.runs
         )
         answer = race.answer() if whole else None
-        found = TuningMeasurement(options, probes, 0, answer, race.trials(), request.asked)
+        resumed = ""
+        if self._stored:
+            resumed = f"{replay.count} of {len(probes)} probes are those of evaluation {self._stored.id}"
+        told = (request.asked, before.limit_qps, tuple(race.ended_s), resumed)
+        found = TuningMeasurement(options, probes, 0, answer, race.trials(), *told)
         if whole and race.best is not None:
             self._use(race.best.configuration)  # which the evaluation then describes
             if self._file:
                 self._file.create(_configuration_text(race.best.configuration, _answer(found)))
         return found, whole
+
+
+def _check_options(request: TuningRequest, stored: Evaluation[Any]) -> None:
+    """Refuses to resume what is no interrupted tuning, or one with other options."""
+    measured, which = stored.measurement, f"evaluation {stored.id}"
+    if not isinstance(measured, TuningMeasurement) or stored.status is not Status.INTERRUPTED:
+        raise ConfigurationError(f"{which} is no interrupted tuning; only such a one can be resumed")
+    mine = storable({**asdict(request.load.load_options()), **request.asked})
+    others = storable({**asdict(measured.options), **measured.asked})
+    if names := [spoken(name) for name in {**mine, **others} if mine.get(name) != others.get(name)]:
+        raise ConfigurationError(f"{which} cannot be resumed with another {', '.join(names)}")
+
+
+def _check_system(mine: SystemDescription, stored: SystemDescription, evaluation_id: str) -> None:
+    """Refuses to resume the tuning of another model, or on another machine."""
+    if names := [name for name in _SAME if attrgetter(name)(mine) != attrgetter(name)(stored)]:
+        message = f"cannot be resumed with another model or machine; what differs: {', '.join(names)}"
+        raise ConfigurationError(f"evaluation {evaluation_id} {message}")
 
 
 def _configuration_text(best: Configuration, answer: str) -> str:
@@ -102,7 +159,7 @@ def _answer(measured: TuningMeasurement) -> str:
     best = measured.best
     if best is None:
         late = measured.another is None
-        return f"not known: {OUT_OF_TIME}" if late else "no configuration can serve this load"
+        return f"not known: {OUT_OF_TIME}" if late else nothing_serves(measured.trials)
     if measured.answer is not None:
         return f"{rate_text(measured.answer)} {_question(measured)}"
     ends = "" if best.low is None else f" [{best.low:.4g}, {best.high:.4g}]"
@@ -265,14 +322,16 @@ class TuningKind(RateSearchKind):
         invalid, best = _invalid(measured), measured.best
         yield "best", str(best.configuration) if best else "none"
         whole = evaluation.status is not Status.INTERRUPTED
-        answer = _answer(measured) if whole else "none: the tuning was stopped"
+        answer = _answer(measured) if whole else f"none: stopped; --resume={evaluation.id} continues it"
         yield "answer", ("INVALID: " * bool(invalid)) + answer
         if invalid:
             yield "", invalid
         if best and whole:
             yield "another", _another(measured)
-        if measured.answer and measured.answer.note:
+        if measured.answer and measured.answer.note not in {"", answer}:
             yield "", measured.answer.note
+        if measured.resumed:
+            yield "resumed", measured.resumed
         raced = [each for each in measured.trials if each.rounds]
         tried = sum(bool(each.probes) for each in measured.trials)
         if best and best.memory_bytes is not None:

@@ -24,6 +24,7 @@ import numpy as np
 from inferometer.evaluators.kinds.load.measurement import Method, RateAnswer
 from inferometer.evaluators.kinds.tuning.figures import (
     BLOCKS,
+    OUT_OF_MEMORY,
     OUT_OF_TIME,
     SEQUENCES,
     SLOPE,
@@ -31,14 +32,17 @@ from inferometer.evaluators.kinds.tuning.figures import (
     Floats,
     Probe,
     Trial,
+    TuningMeasurement,
     fitted,
     logit,
+    nothing_serves,
     probability_better,
 )
 from inferometer.evaluators.kinds.tuning.request import Configuration, TuningRequest
 from inferometer.evaluators.load.arrivals import Extent, Schedule
 from inferometer.evaluators.load.load_session import LoadSession
 from inferometer.evaluators.load.queries import LoadRun, Outcome, Stop, bound_ns_of
+from inferometer.manifests.errors import SessionError
 
 _SEQUENCE_DURATIONS = 4  # the duration of each, in those of a probe in the first round
 _SHORTEST_BOUNDS = 20  # the least duration of each, in latency bounds: the queue takes time to fill
@@ -69,6 +73,84 @@ class _Ended(Exception):  # noqa: N818 - no error
     """The time is used up, or a stop was requested."""
 
 
+class Replay:
+    """Replays the probes of an interrupted race instead of sending them again; further ones are sent.
+
+    Once the race asks for another probe than the one stored next, those that are left are dropped: it must be
+    of the same configuration, on the same arrivals.
+
+    Args:
+        session: The model under load, which also keeps the stored probes.
+        use, read_peak_bytes: See ``Race``.
+        stored: The interrupted tuning.
+    """
+
+    def __init__(
+        self,
+        session: LoadSession,
+        use: Callable[[Configuration], str],
+        read_peak_bytes: Callable[[], int],
+        stored: TuningMeasurement,
+    ) -> None:
+        self._session, self._use, self._read_peak_bytes = session, use, read_peak_bytes
+        self._owners = {number: each for each in stored.trials for number in each.probes}
+        self._impossible = {
+            each.configuration: each.stopped.removeprefix(f"{_NOT_POSSIBLE}: ")
+            for each in stored.trials
+            if each.stopped.startswith(_NOT_POSSIBLE)
+        }
+        whole = [run for run in stored.probes if run.stop is not Stop.INTERRUPTED]
+        self._left = list(zip(range(len(whole)), whole, stored.ended_s, strict=False))
+        self._wanted: Configuration | None = None
+        self._served = False
+        self._peak_bytes: int | None = None
+        self.count = 0  # of the stored probes that were used
+
+    @property
+    def elapsed_s(self) -> float:
+        """The time since the warm-up, with that of the stored probes."""
+        return self._session.elapsed_s
+
+    def use(self, configuration: Configuration) -> str:
+        """Serves a configuration, unless it has the next stored probe; see ``Race``."""
+        self._wanted, self._served = configuration, False
+        if (reason := self._impossible.get(configuration)) is not None:
+            return reason
+        if self._left and self._owners[self._left[0][0]].configuration == configuration:
+            return ""
+        self._served = True
+        return self._use(configuration)
+
+    def run(
+        self, schedule: Schedule, bound_ns: int | None = None, max_late: int | None = None, name: str = ""
+    ) -> LoadRun:
+        """Returns the next stored probe if it is the one that is asked for; otherwise sends the queries.
+
+        Raises:
+            SessionError: The configuration, which was served before the interruption, no longer can be.
+        """
+        if self._left:
+            (number, run, ended_s), *left = self._left
+            owner = self._owners[number]
+            if owner.configuration == self._wanted and run.checksum == schedule.checksum:
+                ends = all(self._owners[each] is not owner for each, *_ in left)
+                self._peak_bytes = (owner.memory_bytes or 0) if ends else 0  # a peak above the limit ends it
+                self._session.keep(run, ended_s)
+                self._left, self.count = left, self.count + 1
+                return run
+            self._left = []
+        self._peak_bytes = None
+        if not self._served and self._wanted is not None:
+            if reason := self.use(self._wanted):  # of which no stored probe is left
+                raise SessionError(f"{self._wanted}: no longer possible after the interruption: {reason}")
+            self._read_peak_bytes()  # leaves what was open before out of the peak
+        return self._session.run(schedule, bound_ns, max_late, name)
+
+    def read_peak_bytes(self) -> int:
+        """Returns the peak of the memory since the last call, or of the stored probe that was used last."""
+        return self._read_peak_bytes() if self._peak_bytes is None else self._peak_bytes
+
+
 class Race:
     """A race over configurations.
 
@@ -85,7 +167,7 @@ class Race:
         self,
         request: TuningRequest,
         space: Iterable[Configuration],
-        session: LoadSession,
+        session: LoadSession | Replay,
         use: Callable[[Configuration], str],
         limit_qps: float,
         read_peak_bytes: Callable[[], int] = lambda: 0,
@@ -98,12 +180,13 @@ class Race:
         self._every = [Trial(each) for each in space]
         self._figures: dict[Configuration, Figure] = {}
         self._hopeless: set[Configuration] = set()
-        self._number = self._queries = self._cut = self._probed = 0
+        self._number = self._queries = self._cut = 0
         self._sequences, self._until_s = 1, (1 - _CONFIRMING_SHARE) * request.time_budget_s
         self._expected_qps = self._shift = 0.0
         self._interrupted = self._confirmed = False
         self.best: Trial | None = None
         self.note = ""
+        self.ended_s: list[float] = []  # of the probes: their lengths depend on no other times; see Replay
 
     def run(self) -> bool:
         """Races and confirms, until all is known or the time is used up; returns False after a stop."""
@@ -161,7 +244,7 @@ class Race:
         if self._request.rate_qps is not None or (self.best is None and self.note == OUT_OF_TIME):
             return None
         if self.best is None:
-            return RateAnswer(None, None, None, Method.NONE.value, self.note or "nothing keeps the bound")
+            return RateAnswer(None, None, None, Method.NONE.value, self.note or nothing_serves(self._every))
         found = self.trials()[0]
         if self._confirmed:
             return RateAnswer(found.rate_qps, found.low, found.high, Method.LATE_FRACTION.value, self.note)
@@ -228,13 +311,13 @@ class Race:
         name = f"round {self._number}, {each.configuration}"  # of which 0 has the bursts
         began_s = self._session.elapsed_s
         run = self._session.run(schedule, bound_ns, max_late, name)
-        each.probes.append(self._probed)
-        self._probed += 1
+        each.probes.append(len(self.ended_s))
+        self.ended_s.append(self._session.elapsed_s)
         each.spent_s += self._session.elapsed_s - began_s
         if most_mib := self._request.max_memory_mib:
             each.memory_bytes = max(self._read_peak_bytes(), each.memory_bytes or 0)
             if each.memory_bytes > most_mib * _BYTES_PER_MIB:
-                each.stopped = f"its memory peaks above {most_mib} MiB"
+                each.stopped = f"{OUT_OF_MEMORY} {most_mib} MiB"
         if run.stop is Stop.INTERRUPTED:
             self._interrupted = True
             raise _Ended("the tuning was stopped")
@@ -287,7 +370,7 @@ class Race:
             probes = 1 if self._request.rate_qps else _CONFIRMING_PROBES
             bounds_s = self._bound_ns / _NS_PER_S
             left_s, few_s = (
-                (until_s - self._session.elapsed_s) / probes / self._sequences
+                (until_s - self.ended_s[-1]) / probes / self._sequences
                 for until_s in (self._until_s, self._few_s)
             )
             if left_s < _SHORTEST_BOUNDS * bounds_s:

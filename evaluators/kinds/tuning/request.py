@@ -85,6 +85,7 @@ class TuningRequest:
         max_memory_mib: The most that the resident memory of this process and its instances may peak at; None
             for any.
         write_config: The new file that the configuration is written to.
+        resume: The id, or a unique prefix of it, of the interrupted tuning that is continued.
 
     Raises:
         ConfigurationError: A value is out of range, or there are several agents.
@@ -158,6 +159,9 @@ class TuningRequest:
         "FILE",
         flags=("-o", "--write_config"),
     )
+    resume: str | None = declared(
+        None, "Continue this interrupted tuning; all other options must be the same.", "ID"
+    )
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -195,7 +199,7 @@ class TuningRequest:
     @property
     def asked(self) -> dict[str, Any]:
         """The options that differ from their defaults, as an evaluation stores them."""
-        given = {name: value for name, value in given_options(self).items() if name != "write_config"}
+        given = {n: value for n, value in given_options(self).items() if n not in {"write_config", "resume"}}
         return {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
 
     def configurations(self, cores: int, *, on_gpu: bool) -> Iterator[Configuration]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from inferometer.evaluators.evaluation import Evaluation, Status
+from inferometer.evaluators.kinds.load.measurement import Method, RateAnswer
 from inferometer.evaluators.kinds.registry import again, find_kind
 from inferometer.evaluators.kinds.tuning.figures import TuningMeasurement
 from inferometer.evaluators.kinds.tuning.kind import TuningKind, TuningPlot, TuningReport
@@ -98,6 +99,30 @@ def test_a_figure_that_was_not_confirmed_is_about_right_and_has_no_interval(opti
         assert TuningKind().unfit(measured) == "has no answer; leave it out"
 
 
+@pytest.mark.parametrize(
+    ("stopped", "answer"),
+    [
+        (["its memory peaks above 9 MiB"] * 4, "no configuration stays within the memory limit"),
+        (
+            ["its memory peaks above 9 MiB", *["it breaks the bound even at 2 queries/s"] * 3],
+            "no configuration within the memory limit can serve this load",
+        ),
+        (["it breaks the bound even at 2 queries/s"] * 4, "no configuration can serve this load"),
+    ],
+)
+def test_it_is_told_why_no_configuration_is_the_best(stopped: list[str], answer: str) -> None:
+    evaluation = tuned()
+    trials = tuple(
+        replace(each, stopped=why) for each, why in zip(evaluation.measurement.trials, stopped, strict=True)
+    )
+    none = RateAnswer(None, None, None, Method.NONE.value, answer)
+    measured = replace(evaluation.measurement, answer=none, trials=trials)
+
+    rows = list(TuningKind().summary(replace(evaluation, measurement=measured)))
+
+    assert [row for row in rows if answer in row[1]] == [("answer", answer)]
+
+
 def test_the_smallest_latency_is_told_in_milliseconds() -> None:
     evaluation = tuned(rate_qps=100.0)
     kind = TuningKind()
@@ -115,7 +140,7 @@ def test_a_stopped_tuning_has_no_answer_and_keeps_its_probes() -> None:
     assert kind.keeps_interrupted
     assert kind.measured(evaluation.measurement) == "13 probes"
     told = dict(kind.summary(evaluation))
-    assert told["answer"] == "none: the tuning was stopped"
+    assert told["answer"] == f"none: stopped; --resume={evaluation.id} continues it"
     assert "another" not in told
     assert list(TuningReport().rows([evaluation]))
 

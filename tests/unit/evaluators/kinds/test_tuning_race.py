@@ -364,6 +364,10 @@ def test_a_configuration_whose_memory_peaks_above_the_limit_is_stopped(
     assert trials[16].stopped == f"its memory peaks above {most_mib} MiB"
     assert trials[16].memory_bytes == 64 * 2**20
     assert trials[16].rounds == 0
+    if size is None:
+        answer = race.answer()
+        assert answer is not None
+        assert answer.note == "no configuration stays within the memory limit"
 
 
 def _figure(log: float, noise: np.ndarray) -> Figure:
