@@ -17,7 +17,7 @@ from inferometer.client.web.documents import evaluation_document, page_reports
 from inferometer.evaluators.evaluation import Status
 from inferometer.evaluators.jobs.job import JobCallbacks
 from inferometer.evaluators.kinds.load.mix import mix_job, mix_search_job
-from inferometer.evaluators.kinds.load.request import MixRequest, MixSearchRequest
+from inferometer.evaluators.kinds.load.mix_request import MixRequest, MixSearchRequest
 from inferometer.evaluators.load.queries import Outcome
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from inferometer.evaluators.store.opening import open_store

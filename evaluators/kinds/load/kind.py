@@ -39,6 +39,7 @@ from inferometer.evaluators.kinds.load.measurement import (
     RateSearchMeasurement,
     invalid_reason,
 )
+from inferometer.evaluators.kinds.load.mix_request import MixRequest, MixSearchRequest
 from inferometer.evaluators.kinds.load.plot import MaxQpsPlot, WorkloadPlot
 from inferometer.evaluators.kinds.load.report import (
     MaxQpsReport,
@@ -48,13 +49,7 @@ from inferometer.evaluators.kinds.load.report import (
     ProbesReport,
     WorkloadReport,
 )
-from inferometer.evaluators.kinds.load.request import (
-    LoadRequest,
-    MaxQpsRequest,
-    MixRequest,
-    MixSearchRequest,
-    WorkloadRequest,
-)
+from inferometer.evaluators.kinds.load.request import LoadRequest, MaxQpsRequest, WorkloadRequest
 from inferometer.evaluators.kinds.load.summary import (
     LoadSummary,
     mix_rows,

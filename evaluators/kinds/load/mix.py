@@ -23,7 +23,8 @@ from inferometer.evaluators.kinds.load.measurement import (
     invalid_reason,
     lag_reason,
 )
-from inferometer.evaluators.kinds.load.request import MaxQpsRequest, MixOfModels, MixRequest, MixSearchRequest
+from inferometer.evaluators.kinds.load.mix_request import MixOfModels, MixRequest, MixSearchRequest
+from inferometer.evaluators.kinds.load.request import MaxQpsRequest
 from inferometer.evaluators.kinds.load.search import search_factor
 from inferometer.evaluators.load.arrivals import Schedule
 from inferometer.evaluators.load.issuer import RunLimits, run_together

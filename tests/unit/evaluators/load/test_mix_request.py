@@ -3,7 +3,7 @@
 import pytest
 
 from inferometer.evaluators.kinds.load.mix import mix_job
-from inferometer.evaluators.kinds.load.request import MIX_S, MixRequest, MixSearchRequest
+from inferometer.evaluators.kinds.load.mix_request import MIX_S, MixRequest, MixSearchRequest
 from inferometer.manifests.errors import ConfigurationError
 
 MODELS = """
