@@ -238,10 +238,21 @@ def test_a_killed_worker_is_replaced_and_loses_its_own_calls_alone(agent):
                 except grpc.RpcError as error:
                     failed[others[client], error.code()] += 1
 
+        readings = []
+
+        def read():
+            while not ended.is_set():
+                with suppress(OSError, grpc.RpcError):  # of the worker that is killed
+                    found, cpu_ns = statistics(agent, "Mean"), clients[0].status().cpu_ns
+                    success = found["inference_stats"]["success"]
+                    readings.append((found["inference_count"], success["count"], success["ns"], cpu_ns))
+
         threads = [threading.Thread(target=loop, args=(client,)) for client in clients]
+        threads.append(threading.Thread(target=read))
         for thread in threads:
             thread.start()
         wait_for(lambda: agent.metric("inferometer_requests_total", model="Mean", code="OK") > 10 * CLIENTS)
+        counted = statistics(agent, "Echo")["inference_count"]
         os.kill(victim, signal.SIGKILL)
         wait_for(lambda: len(agent.pids - {victim}) == WORKERS)
 
@@ -253,6 +264,10 @@ def test_a_killed_worker_is_replaced_and_loses_its_own_calls_alone(agent):
         ended.set()
         for thread in threads:
             thread.join(TIMEOUT_S)
+        assert len(readings) > 2
+        for each in zip(*readings, strict=True):
+            assert list(each) == sorted(each)
+        assert statistics(agent, "Echo")["inference_count"] == counted >= CLIENTS
         assert failed.keys() == {(victim, UNAVAILABLE)}
         # one of each client; a second one if it reconnects while the kernel still closes the worker's sockets
         assert failed.total() <= 2 * pids.count(victim)
