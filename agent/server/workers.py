@@ -34,9 +34,10 @@ if TYPE_CHECKING:
     from inferometer.agent.server.metrics import MetricsServer
 
 _THREADS = 48  # more than a worker has for calls, each of which may ask the parent
-_READ_S = 5.0
+_READ_S = 2.0
+"""How long calls wait for a worker that does not answer: less than ``agent status`` waits for the agent."""
 _SOON_S = 1.0
-"""How long the metrics page and a stop wait for a worker that does not answer."""
+"""How long the metrics page and a stop wait for it."""
 _LEAVING_S = 6.0
 """How long a worker may take to stop after its grace period."""
 _STEADY_S = 60.0
@@ -178,6 +179,7 @@ class _Member:
         self.page: Iterable[Any] = ()
         self.counts: joined.Counts = {}  # the last known
         self.asked_page: Future[Any] | None = None
+        self.late: dict[tuple[str, ...], Future[Any]] = {}
         self.steps = 0
         everywhere, in_step = partial(group.everywhere, self), partial(group.wait_in_step, self)
         offers: dict[str, Callable[..., Any]] = {"everywhere": everywhere, "in_step": in_step}
@@ -361,7 +363,8 @@ class Workers:
                 name = model.strip().casefold()
                 if self._changes.pop(name, None) != (path, request) or path.endswith("Unload"):
                     with self._changed:  # it is no longer loaded, or loaded otherwise
-                        for each in (self, *self._live):
+                        holders: list[Workers | _Member] = [self, *self._live]
+                        for each in holders:
                             each.counts = joined.without_model(each.counts, name)
                 self._changes[name] = path, request
             others = [member for member in self._members() if member is not origin]
@@ -374,14 +377,14 @@ class Workers:
     def _ask(self, member: _Member, name: str, *given: Any) -> Future[Any]:
         """Calls a function of a worker, and remembers what its answer counts before its end is noticed."""
 
-        def remember(asked: Future[Any]) -> None:
+        def remember(kind: Any, asked: Future[Any]) -> None:
             if asked.exception() is None:
                 with self._changed:
-                    member.counts = {**member.counts, **joined.counts_of(answer.FromString(asked.result()))}
+                    member.counts = {**member.counts, **joined.counts_of(kind.FromString(asked.result()))}
 
         asked = member.link.ask(name, *given)
-        if answer := joined.COUNTING.get(given[0] if given else ""):
-            asked.add_done_callback(remember)
+        if kind := joined.COUNTING.get(given[0] if given else ""):
+            asked.add_done_callback(partial(remember, kind))
         return asked
 
     def wait_in_step(self, member: _Member, longest_s: float) -> None:
@@ -396,12 +399,21 @@ class Workers:
             return list(self._live)
 
     def _answers(self, name: str, *given: Any, within_s: float = _READ_S) -> dict[_Member, Any]:
-        """Calls a function of all workers, and returns the results of those that live."""
-        found, end_s = {}, time.monotonic() + within_s
-        for member, asked in [(member, self._ask(member, name, *given)) for member in self._members()]:
+        """Calls a function of all workers, and returns the results of those that live.
+
+        Raises AgentError if one does not answer, at once if it still owes an answer to such a call: otherwise
+        calls would pile up.
+        """
+        found, members, end_s = {}, self._members(), time.monotonic() + within_s
+        kind = name, *given[:1]
+        for member in members:
+            if (late := member.late.get(kind)) and not late.done():
+                raise AgentError(f"worker {member.number} does not answer")
+        for member, asked in [(member, self._ask(member, name, *given)) for member in members]:
             try:
                 found[member] = asked.result(max(0.0, end_s - time.monotonic()))
             except FutureTimeoutError:
+                member.late[kind] = asked
                 raise AgentError(f"worker {member.number} has not answered within {within_s:g} s") from None
             except AgentError:
                 if member in self._members():

@@ -7,6 +7,7 @@ import re
 import secrets
 import signal
 import threading
+import time
 import urllib.request
 from collections import Counter
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -273,6 +274,34 @@ def test_a_killed_worker_is_replaced_and_loses_its_own_calls_alone(agent):
         assert failed.total() <= 2 * pids.count(victim)
         assert agent.metric("inferometer_models_loaded", model="Picky") == WORKERS
         assert agent.metric("inferometer_requests_total", model="Echo") == answered >= CLIENTS
+
+
+def test_a_stopped_worker_does_not_delay_every_call(agent):
+    with ExitStack() as stack:
+        clients = [agent.client(stack) for _ in range(CLIENTS)]
+        pids = [pid_of(client) for client in clients]
+        stopped = psutil.Process(pids[0])
+        client = next(client for client, pid in zip(clients, pids, strict=True) if pid != stopped.pid)
+        stopped.suspend()
+        try:
+            errors, began_s = [], time.monotonic()
+            for _ in range(50):
+                with pytest.raises(grpc.RpcError) as error:
+                    client.status()
+                errors.append((error.value.code(), error.value.details()))
+            took_s = time.monotonic() - began_s
+        finally:
+            stopped.resume()
+        assert {code for code, _ in errors} == {UNAVAILABLE}
+        assert re.fullmatch("worker . has not answered within 2 s", errors[0][1])
+        assert all(re.fullmatch("worker . does not answer", details) for _, details in errors[1:])
+        assert took_s < 30  # rather than 2 s each
+
+        def answers():
+            with suppress(grpc.RpcError):
+                return client.status().health == "SERVING"
+
+        wait_for(answers)
 
 
 def test_drain_loses_no_call(agent):

@@ -361,6 +361,24 @@ def test_a_worker_that_dies_while_it_is_asked_counts_as_before(group):
     assert counts(group, origin)[:2] == ({"A": (15, 15)}, 15)
 
 
+def test_a_worker_that_does_not_answer_is_not_asked_again_until_it_does(group, monkeypatch):
+    monkeypatch.setattr(workers.Workers._answers, "__kwdefaults__", {"within_s": 0.05})
+    ended, (origin, _, hanging) = threading.Event(), group.processes
+    hanging.offers["call"] = lambda *_: hanging.calls.append(None) or (ended.wait(DEADLINE_S) and b"late")
+    for path in (DESCRIBE, STATUS):
+        with pytest.raises(AgentError, match=r"^worker 3 has not answered within 0.05 s$"):
+            group.call(origin, path)
+    for path in (DESCRIBE, STATUS) * 2:
+        with pytest.raises(AgentError, match=r"^worker 3 does not answer$"):
+            group.call(origin, path)
+    assert (len(origin.calls), len(hanging.calls)) == (2, 2)
+    assert group.workers.load().sessions == 6  # which it does answer
+    ended.set()
+    [late] = [member.late for member in group.workers._live if member.late]
+    wait(late.values(), DEADLINE_S)
+    assert group.call(origin, DESCRIBE) == [b"1", b"2", b"late"]
+
+
 def test_what_changes_a_worker_changes_all():
     files = (v2, predict_pb2, registry_pb2)
     services = [each for file in files for each in file.DESCRIPTOR.services_by_name.values()]
