@@ -361,8 +361,9 @@ class Workers:
             changed = [origin.link.ask(*call).result()]
             if model:  # unloads too, as "A" may unload what "A@PyTorch" has loaded
                 name = model.strip().casefold()
-                if self._changes.pop(name, None) != (path, request) or path.endswith("Unload"):
-                    with self._changed:  # it is no longer loaded, or loaded otherwise
+                self._changes.pop(name, None)
+                if path.endswith("Unload"):
+                    with self._changed:
                         holders: list[Workers | _Member] = [self, *self._live]
                         for each in holders:
                             each.counts = joined.without_model(each.counts, name)

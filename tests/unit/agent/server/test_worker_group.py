@@ -343,8 +343,9 @@ def test_sums_keep_the_counts_of_dead_workers_until_the_model_is_unloaded(group)
         group.processes[dead].die()
         wait_for(lambda dead=dead: len(group.processes) == 3 + dead and len(group.workers._live) == 3)
         assert counts(group, origin) == counts(group, origin) == whole
-    group.call(origin, LOAD, "A")
-    counting(origin, 1, "A", "B")
+    group.call(origin, LOAD, "A")  # which continues the counts
+    assert counts(group, origin) == whole
+    group.call(origin, UNLOAD, " a")
     assert counts(group, origin) == ({"A": (1, 1), "B": (111, 111)}, 111, 3)
     group.call(origin, UNLOAD, "b@f")
     assert counts(group, origin) == ({"A": (1, 1), "B": (1, 1)}, 111, 3)
