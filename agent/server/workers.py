@@ -24,9 +24,9 @@ from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from inferometer.agent.server import joined_answers as joined
 from inferometer.agent.server.admission import bound, check_exposure, join_address, metrics_warning
 from inferometer.agent.server.calls import CallContext, Method
-from inferometer.agent.server.joined_answers import CHANGING, JOINED, join
 from inferometer.agent.server.server import AgentServer, Group, ServerOptions
 from inferometer.manifests.errors import AgentError, ConfigurationError, InferometerError, RegionExistsError
 
@@ -34,9 +34,10 @@ if TYPE_CHECKING:
     from inferometer.agent.server.metrics import MetricsServer
 
 _THREADS = 48  # more than a worker has for calls, each of which may ask the parent
-_READ_S = 5.0
+_READ_S = 2.0
+"""How long calls wait for a worker that does not answer: less than ``agent status`` waits for the agent."""
 _SOON_S = 1.0
-"""How long the metrics page and a stop wait for a worker that does not answer."""
+"""How long the metrics page and a stop wait for it."""
 _LEAVING_S = 6.0
 """How long a worker may take to stop after its grace period."""
 _STEADY_S = 60.0
@@ -146,14 +147,14 @@ class Worker(Group):
 
     def shared(self, methods: list[Method]) -> list[Method]:
         """Returns the methods, of which those in ``JOINED`` run in all workers."""
-        return [self._everywhere(method) if method.path in JOINED else method for method in methods]
+        return [self._everywhere(method) if method.path in joined.JOINED else method for method in methods]
 
     def _everywhere(self, method: Method) -> Method:
         def call(request: Any, call: CallContext) -> Any:
             given = method.path, request.SerializeToString(), call.record.peer
             model = getattr(request, "model_name", "")  # which a later worker has to load or unload, too
             answers: Sequence[bytes] = self._link.ask("everywhere", *given, model).result()
-            return reduce(join, map(method.answer, answers))
+            return reduce(joined.join, map(method.answer, answers))
 
         return replace(method, behaviour=call)
 
@@ -176,7 +177,9 @@ class _Member:
         self.number = number
         self.child = child
         self.page: Iterable[Any] = ()
+        self.counts: joined.Counts = {}  # the last known
         self.asked_page: Future[Any] | None = None
+        self.late: dict[tuple[str, ...], Future[Any]] = {}
         self.steps = 0
         everywhere, in_step = partial(group.everywhere, self), partial(group.wait_in_step, self)
         offers: dict[str, Callable[..., Any]] = {"everywhere": everywhere, "in_step": in_step}
@@ -212,6 +215,8 @@ class Workers:
         self._stopping = threading.Event()
         self._begun: set[_Member] = set()
         self._live: list[_Member] = []
+        self.counts: joined.Counts = {}
+        """The last known counts of the workers that have died."""
         self._changes: dict[str, tuple[str, bytes]] = {}  # the last of each name, the latest at the end
         self._metrics: MetricsServer | None = None
         self.http_url: str | None = None
@@ -243,7 +248,7 @@ class Workers:
     def load(self) -> Any:
         """Returns the number of sessions that clients hold open, as ``sessions`` of an ``AgentLoad``."""
         with suppress(AgentError):
-            return SimpleNamespace(sessions=sum(self._answers("sessions")))
+            return SimpleNamespace(sessions=sum(self._answers("sessions").values()))
         return SimpleNamespace(sessions=0)
 
     def start(self) -> None:
@@ -266,7 +271,7 @@ class Workers:
         self._stopping.set()
         members, in_use, finished = self._members(), True, True
         with suppress(AgentError):
-            in_use = any(self._answers("is_in_use", within_s=_SOON_S))
+            in_use = any(self._answers("is_in_use", within_s=_SOON_S).values())
         end_s = time.monotonic() + self._options.grace_s + _LEAVING_S
         for asked in [member.link.ask("stop", in_use) for member in members]:
             try:
@@ -292,6 +297,7 @@ class Workers:
             self._begun.discard(member)
             if member in self._live:
                 self._live.remove(member)
+                self.counts = joined.add_counts([self.counts, member.counts])
                 if self._metrics is not None:
                     self._summed.keep_counts(member.page)
             self._changed.notify_all()
@@ -341,20 +347,46 @@ class Workers:
         What changes a worker runs first in ``origin``, and only then in the others.
         """
         call = "call", path, request, peer
-        if path not in CHANGING:
-            return self._answers(*call) or [origin.link.ask(*call).result()]  # the only one that lives
+        if path not in joined.CHANGING:
+            with self._changed:
+                members, kept = list(self._live), self.counts
+            found = self._answers(*call) or {origin: self._ask(origin, *call).result()}  # the only one alive
+            if path not in joined.COUNTING:
+                return [*found.values()]
+            answers = [joined.COUNTING[path].FromString(answer) for answer in found.values()]
+            gone = (member.counts for member in members if member not in found)
+            joined.count_in(answers, joined.add_counts([kept, *gone]))
+            return [answer.SerializeToString() for answer in answers]
         with self._changing:
-            found = [origin.link.ask(*call).result()]
+            changed = [origin.link.ask(*call).result()]
             if model:  # unloads too, as "A" may unload what "A@PyTorch" has loaded
                 name = model.strip().casefold()
                 self._changes.pop(name, None)
+                if path.endswith("Unload"):
+                    with self._changed:
+                        holders: list[Workers | _Member] = [self, *self._live]
+                        for each in holders:
+                            each.counts = joined.without_model(each.counts, name)
                 self._changes[name] = path, request
             others = [member for member in self._members() if member is not origin]
             for asked in [member.link.ask(*call) for member in others]:
                 # it is gone, and its successor loads the model; or a successor alone did not know the region
                 with suppress(AgentError, RegionExistsError):
-                    found.append(asked.result())
-            return found
+                    changed.append(asked.result())
+            return changed
+
+    def _ask(self, member: _Member, name: str, *given: Any) -> Future[Any]:
+        """Calls a function of a worker, and remembers what its answer counts before its end is noticed."""
+
+        def remember(kind: Any, asked: Future[Any]) -> None:
+            if asked.exception() is None:
+                with self._changed:
+                    member.counts = {**member.counts, **joined.counts_of(kind.FromString(asked.result()))}
+
+        asked = member.link.ask(name, *given)
+        if kind := joined.COUNTING.get(given[0] if given else ""):
+            asked.add_done_callback(partial(remember, kind))
+        return asked
 
     def wait_in_step(self, member: _Member, longest_s: float) -> None:
         """Waits until every worker has got as far, but not longer: one may have a prediction that hangs."""
@@ -367,13 +399,22 @@ class Workers:
         with self._changed:
             return list(self._live)
 
-    def _answers(self, name: str, *given: Any, within_s: float = _READ_S) -> list[Any]:
-        """Calls a function of all workers, and returns the results of those that live."""
-        found, end_s = [], time.monotonic() + within_s
-        for member, asked in [(member, member.link.ask(name, *given)) for member in self._members()]:
+    def _answers(self, name: str, *given: Any, within_s: float = _READ_S) -> dict[_Member, Any]:
+        """Calls a function of all workers, and returns the results of those that live.
+
+        Raises AgentError if one does not answer, at once if it still owes an answer to such a call: otherwise
+        calls would pile up.
+        """
+        found, members, end_s = {}, self._members(), time.monotonic() + within_s
+        kind = name, *given[:1]
+        for member in members:
+            if (late := member.late.get(kind)) and not late.done():
+                raise AgentError(f"worker {member.number} does not answer")
+        for member, asked in [(member, self._ask(member, name, *given)) for member in members]:
             try:
-                found.append(asked.result(max(0.0, end_s - time.monotonic())))
+                found[member] = asked.result(max(0.0, end_s - time.monotonic()))
             except FutureTimeoutError:
+                member.late[kind] = asked
                 raise AgentError(f"worker {member.number} has not answered within {within_s:g} s") from None
             except AgentError:
                 if member in self._members():

@@ -6,6 +6,7 @@ The order of precedence is: flag, environment variable, configuration file, defa
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -109,6 +110,14 @@ class ServingSettings(ModelServingSettings, SafetySettings):
     workers: Annotated[int, Field(ge=1, le=MAX_WORKERS)] | None = None
     version_policy: Annotated[tuple[str, ...], _SINGLE_OR_SEVERAL] | None = None
     models: dict[str, ModelServingSettings] = Field(default_factory=dict)
+
+    def with_models(self, models: Mapping[str, Any]) -> ServingSettings:
+        """Returns the settings with other ``models``; raises ConfigurationError if a value is invalid."""
+        try:
+            found = Configuration.model_validate({"serving": {"models": models}}).serving.models
+        except ValidationError as error:
+            raise ConfigurationError(_explain(error).removeprefix("field serving.")) from error
+        return self.model_copy(update={"models": found})
 
 
 class Configuration(_Part):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,6 +91,7 @@ def serve(
     max_queue: int | None = None,
     instances: int | None = None,
     pin: bool | None = None,
+    models: Mapping[str, Mapping[str, Any]] | None = None,
     tls_cert: str | os.PathLike[str] | None = None,
     tls_key: str | os.PathLike[str] | None = None,
     tls_ca: str | os.PathLike[str] | None = None,
@@ -116,6 +117,8 @@ def serve(
         max_queue: The maximum number of requests that wait for a model.
         instances: How many instances of each model predict batches at the same time.
         pin: Whether each instance is bound to cores of its own, as many as it has threads.
+        models: Instances, threads and batching of single models, by name, in the form of ``serving.models``
+            of the configuration file, which it replaces.
         tls_cert: A certificate; enables TLS.
         tls_key: The key of the certificate.
         tls_ca: The authorities that must have signed the certificates of clients.
@@ -131,6 +134,7 @@ def serve(
     Raises:
         ConfigurationError: The address cannot be bound, a value is invalid, or others can reach an agent that
             is neither secure nor ``insecure``.
+        UnknownModelError: ``models`` names a model that does not exist.
     """
     given = {
         "max_batch_size": max_batch_size,
@@ -138,6 +142,7 @@ def serve(
         "max_queue": max_queue,
         "instances": instances,
         "pin": pin,
+        "models": models,
         "tls_cert": None if tls_cert is None else Path(tls_cert),
         "tls_key": None if tls_key is None else Path(tls_key),
         "tls_ca": None if tls_ca is None else Path(tls_ca),
@@ -170,6 +175,8 @@ def _started(
     from inferometer.client.serving.options import BATCHING, chosen_safety, serving_options
 
     configured = invocation.configuration.serving
+    if given["models"] is not None:
+        configured = configured.with_models(given["models"])
     safety = chosen_safety(given, configured)
     options = ServerOptions(
         secret=invocation.secret,

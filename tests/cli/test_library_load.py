@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import os
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -157,9 +159,32 @@ def test_models_are_served_until_the_end_of_the_block(agent: Agent, closed: list
     served.close()
 
 
+def test_settings_of_a_model_are_those_of_the_argument_or_else_of_the_file(
+    agent: Agent, closed: list[im.ServedAgent], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def served(**given: Any) -> tuple[int, int]:
+        """The largest batch and the instances of DigitsCNN."""
+        closed.append(im.serve(http_port=0, max_batch_size=4, threads=1, **given))
+        url = f"{closed[-1].http_url}/v2/models/DigitsCNN@ONNXRuntime/config"
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            config = json.loads(answer.read())
+        return config["max_batch_size"], config["instance_group"][0]["count"]
+
+    file = tmp_path / "configuration.yml"
+    file.write_text("serving: {models: {DigitsCNN: {instances: 3}}}")
+    monkeypatch.setenv("AGENT_CONFIG", str(file))
+    assert served() == (4, 3)
+    assert served(models={}) == (4, 1)
+    assert served(models={"digitscnn": {"instances": 2, "max_batch_size": 2}}) == (2, 2)
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
+        ({"models": ["DigitsCNN"]}, r"models: found .*; allowed: "),
+        ({"models": {"DigitsCNN": {"instances": 0}}}, "models.DigitsCNN.instances"),
+        ({"models": {"DigitsCNN": {"pin": True}}}, r"^models.DigitsCNN.pin: is not known; fields: max_batch"),
+        ({"models": {"DigitsCNN": {"preferred_batch_sizes": [4]}}}, "DigitsCNN: preferred_batch_sizes"),
         ({"port": -1}, "port is -1"),
         ({"host": "0.0.0.0"}, "can be reached by others"),
         ({"tls_cert": "here.pem"}, "tls_cert is given without tls_key"),

@@ -15,6 +15,10 @@ from rest_client import Rest
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.served_models import ModelSettings, ServingOptions
+from inferometer.client.remote.address import KServeAddress
+from inferometer.client.remote.connection import RemoteOptions
+from inferometer.client.remote.kserve.control import ModelControl
+from inferometer.client.remote.kserve.server import KServeConnection
 from inferometer.client.remote.native.agent import open_remote_agent
 
 DIRECTLY = {"max_batch_size": 10_000, "instances": 1, "delay_us": None, "threads": "1"}
@@ -137,6 +141,39 @@ def test_a_size_without_batching_limits_a_request(client):
     assert len(client.infer("Mean", [tensor_of(images(2))]).as_numpy("scores")) == 2
     with pytest.raises(triton.InferenceServerException, match="at most 2"):
         client.infer("Mean", [tensor_of(images(3))])
+
+
+@pytest.mark.parametrize(
+    ("config", "batch", "inputs"),
+    [
+        ({}, 1, 10_000),
+        ({"max_batch_size": 100}, 1, 100),  # which limits a request
+        ({"max_batch_size": 100, "dynamic_batching": {}}, 100, 100),
+        ({"max_batch_size": 100, "dynamic_batching": CONFIG["dynamic_batching"]}, 100, 100),
+    ],
+)
+def test_priorities_are_not_read_back_as_batching(start_agent, config, batch, inputs):
+    served = start_agent(serving=ServingOptions(BatchingOptions(priority_levels=2, default_priority_level=2)))
+
+    def batches():
+        [model] = served.models.loaded
+        return model.options.max_batch_size, model.options.priority_levels
+
+    with triton.InferenceServerClient(served.address) as client:
+        client.load_model("Mean", config=json.dumps(config))
+        before = client.get_model_config("Mean").config
+        assert (before.max_batch_size, before.dynamic_batching.priority_levels) == (inputs, 2)
+        assert batches() == (batch, 2)
+        address = KServeAddress.parse(f"kserve://{served.address}")
+        with closing(KServeConnection(address, RemoteOptions())) as connection:
+            control = ModelControl(connection, "Mean")
+            assert client.get_model_config("Mean").config == before
+            assert batches() == (batch, 2)
+            control.serve(None, 8, 0.0, 1)
+            assert batches() == (8, 2)
+            control.close()
+        assert client.get_model_config("Mean").config == before
+        assert batches() == (batch, 2)
 
 
 def test_a_load_that_fails_changes_nothing(client):

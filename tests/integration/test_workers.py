@@ -7,6 +7,7 @@ import re
 import secrets
 import signal
 import threading
+import time
 import urllib.request
 from collections import Counter
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -238,10 +239,21 @@ def test_a_killed_worker_is_replaced_and_loses_its_own_calls_alone(agent):
                 except grpc.RpcError as error:
                     failed[others[client], error.code()] += 1
 
+        readings = []
+
+        def read():
+            while not ended.is_set():
+                with suppress(OSError, grpc.RpcError):  # of the worker that is killed
+                    found, cpu_ns = statistics(agent, "Mean"), clients[0].status().cpu_ns
+                    success = found["inference_stats"]["success"]
+                    readings.append((found["inference_count"], success["count"], success["ns"], cpu_ns))
+
         threads = [threading.Thread(target=loop, args=(client,)) for client in clients]
+        threads.append(threading.Thread(target=read))
         for thread in threads:
             thread.start()
         wait_for(lambda: agent.metric("inferometer_requests_total", model="Mean", code="OK") > 10 * CLIENTS)
+        counted = statistics(agent, "Echo")["inference_count"]
         os.kill(victim, signal.SIGKILL)
         wait_for(lambda: len(agent.pids - {victim}) == WORKERS)
 
@@ -253,11 +265,43 @@ def test_a_killed_worker_is_replaced_and_loses_its_own_calls_alone(agent):
         ended.set()
         for thread in threads:
             thread.join(TIMEOUT_S)
+        assert len(readings) > 2
+        for each in zip(*readings, strict=True):
+            assert list(each) == sorted(each)
+        assert statistics(agent, "Echo")["inference_count"] == counted >= CLIENTS
         assert failed.keys() == {(victim, UNAVAILABLE)}
         # one of each client; a second one if it reconnects while the kernel still closes the worker's sockets
         assert failed.total() <= 2 * pids.count(victim)
         assert agent.metric("inferometer_models_loaded", model="Picky") == WORKERS
         assert agent.metric("inferometer_requests_total", model="Echo") == answered >= CLIENTS
+
+
+def test_a_stopped_worker_does_not_delay_every_call(agent):
+    with ExitStack() as stack:
+        clients = [agent.client(stack) for _ in range(CLIENTS)]
+        pids = [pid_of(client) for client in clients]
+        stopped = psutil.Process(pids[0])
+        client = next(client for client, pid in zip(clients, pids, strict=True) if pid != stopped.pid)
+        stopped.suspend()
+        try:
+            errors, began_s = [], time.monotonic()
+            for _ in range(50):
+                with pytest.raises(grpc.RpcError) as error:
+                    client.status()
+                errors.append((error.value.code(), error.value.details()))
+            took_s = time.monotonic() - began_s
+        finally:
+            stopped.resume()
+        assert {code for code, _ in errors} == {UNAVAILABLE}
+        assert re.fullmatch("worker . has not answered within 2 s", errors[0][1])
+        assert all(re.fullmatch("worker . does not answer", details) for _, details in errors[1:])
+        assert took_s < 30  # rather than 2 s each
+
+        def answers():
+            with suppress(grpc.RpcError):
+                return client.status().health == "SERVING"
+
+        wait_for(answers)
 
 
 def test_drain_loses_no_call(agent):

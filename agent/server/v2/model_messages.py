@@ -32,6 +32,8 @@ INTRA_OP = "intra_op_thread_count"
 _US_PER_MS = 1000
 _NS_PER_MS = 1_000_000
 _MAX_UINT32 = 2**32 - 1
+_ALONE = [1]
+"""The preferred sizes of batches if requests share none but have priorities."""
 
 
 def metadata_message(
@@ -113,7 +115,7 @@ def _dynamic_batching(batching: BatchingOptions) -> config_pb.ModelDynamicBatchi
         )
 
     return config_pb.ModelDynamicBatching(
-        preferred_batch_size=batching.preferred_batch_sizes,
+        preferred_batch_size=batching.preferred_batch_sizes if batching.max_batch_size > 1 else _ALONE,
         max_queue_delay_microseconds=round(batching.max_queue_delay_ms * _US_PER_MS),
         preserve_ordering=batching.priority_levels <= 1,
         priority_levels=batching.priority_levels,
@@ -340,13 +342,15 @@ def _batching(
 ) -> tuple[ModelSettings, int]:
     """Returns the settings with the batching of a model configuration, and the most inputs of a request.
 
-    As in Triton, requests share a batch only if there is ``dynamic_batching``, which may be empty. Without
-    it, ``max_batch_size`` limits the inputs of a request, and 0 sets no limit.
+    As in Triton, requests share a batch only if there is ``dynamic_batching``, which may be empty, but not
+    if it prefers batches of 1 and has no delay, as that of priorities alone. If they share none,
+    ``max_batch_size`` limits the inputs of a request, and 0 sets no limit.
     """
     size, dynamic, batching = config.max_batch_size, config.dynamic_batching, settings.batching
     if size < 0:
         raise ConfigurationError(f"config: max_batch_size is {size}; it must be at least 0")
-    if sized and not (config.HasField("dynamic_batching") and 1 < size < max_inputs):
+    is_alone = dynamic.preferred_batch_size == _ALONE and not dynamic.max_queue_delay_microseconds
+    if sized and (is_alone or not (config.HasField("dynamic_batching") and 1 < size < max_inputs)):
         alone = replace(batching, max_batch_size=1, max_queue_delay_ms=0.0, preferred_batch_sizes=())
         return replace(settings, batching=alone), min(size or max_inputs, max_inputs)
     if config.HasField("dynamic_batching"):

@@ -24,7 +24,9 @@ from inferometer.protos.inferometer.v1 import predict_pb2, registry_pb2
 
 DEADLINE_S = 30
 LOAD, UNLOAD = (f"inference.GRPCInferenceService/RepositoryModel{change}" for change in ("Load", "Unload"))
+DESCRIBE = "inferometer.v1.RegistryService/Describe"
 STATUS = "inferometer.v1.RegistryService/Status"
+STATISTICS = "inference.GRPCInferenceService/ModelStatistics"
 OFFERED = ("open", "start", "call", "is_in_use", "sessions", "stop")
 
 
@@ -35,6 +37,7 @@ class Process:
         self.number, self.group = number, group
         self.connection, theirs = Pipe()
         self.calls, self.steps = [], []
+        self.answers = {}
         self.fails = None
         self.process = SimpleNamespace(kill=self.die, join=lambda: None)
         self._theirs = theirs
@@ -54,7 +57,7 @@ class Process:
         self.calls.append((path, request))
         if self.fails is not None:
             raise self.fails
-        return b"%d" % self.number
+        return self.answers.get(path, b"%d" % self.number)
 
     def is_in_use(self):
         return True
@@ -125,7 +128,7 @@ def test_error_of_a_worker_that_cannot_open_is_that_of_the_start():
 
 def test_a_reading_call_reaches_all_and_a_change_reaches_its_origin_first(group):
     first, second, third = group.processes
-    assert group.call(second, STATUS) == [b"1", b"2", b"3"]
+    assert group.call(second, DESCRIBE) == [b"1", b"2", b"3"]
     assert group.call(second, LOAD, "A") == [b"2", b"1", b"3"]
     third.fails = MemoryLimitError("no room")
     with pytest.raises(MemoryLimitError):
@@ -163,7 +166,7 @@ def test_a_successor_repeats_the_last_change_of_each_model_before_it_listens(gro
     wait_for(lambda: successor.steps == ["open", "start"])
     assert successor.number == 2
     assert [path for path, _ in successor.calls] == [LOAD, UNLOAD, LOAD]
-    wait_for(lambda: group.call(successor, STATUS) == [b"1", b"3", b"2"])
+    wait_for(lambda: group.call(successor, DESCRIBE) == [b"1", b"3", b"2"])
 
 
 def test_what_clients_of_the_first_worker_load_is_loaded_by_those_that_start_later():
@@ -186,7 +189,7 @@ def test_what_clients_of_the_first_worker_load_is_loaded_by_those_that_start_lat
 
 def test_a_worker_that_listens_alone_answers_for_all(group):
     group.workers._live.clear()  # as while all of them are replaced
-    assert group.call(group.processes[1], STATUS) == [b"2"]
+    assert group.call(group.processes[1], DESCRIBE) == [b"2"]
 
 
 @pytest.mark.parametrize(("steady_s", "expected"), [(60, [0, 1, 2, 4, 8, 16, 30]), (0, [0] * 7)])
@@ -289,6 +292,92 @@ def test_a_worker_that_does_not_answer_delays_neither_the_metrics_nor_the_stop_f
     assert group.workers.stop() is False
     assert time.monotonic() - began_s < DEADLINE_S / 2
     ended.set()
+
+
+def counting(process, count, *models):
+    """Has a worker tell the count of each model, and of its CPU time."""
+    stats = [
+        v2.ModelStatistics(
+            name=name,
+            version="1",
+            last_inference=count,
+            inference_count=count,
+            inference_stats=v2.InferStatistics(success=v2.StatisticDuration(count=count, ns=count)),
+            batch_stats=[
+                v2.InferBatchStatistics(batch_size=1, compute_infer=v2.StatisticDuration(count=count))
+            ],
+        )
+        for name in models
+    ]
+    loaded = [
+        registry_pb2.LoadedModel(name=name, version="1", framework_name="F", predicted_inputs=count)
+        for name in models
+    ]
+    status = registry_pb2.StatusResponse(health="SERVING", open_sessions=1, cpu_ns=count, models=loaded)
+    statistics = v2.ModelStatisticsResponse(model_stats=stats)
+    process.answers = {STATISTICS: statistics.SerializeToString(), STATUS: status.SerializeToString()}
+
+
+def counts(group, origin):
+    """What the agent tells of each model in its statistics and in its status, its CPU time and sessions."""
+    answers = map(v2.ModelStatisticsResponse.FromString, group.call(origin, STATISTICS))
+    stats = reduce(join, answers).model_stats
+    status = reduce(join, map(registry_pb2.StatusResponse.FromString, group.call(origin, STATUS)))
+    found = {}
+    for row in stats:
+        whole = {row.inference_count, row.inference_stats.success.ns, row.batch_stats[0].compute_infer.count}
+        [count] = whole
+        found[row.name] = count, sum(each.predicted_inputs for each in status.models if each.name == row.name)
+    return found, status.cpu_ns, status.open_sessions
+
+
+def test_sums_keep_the_counts_of_dead_workers_until_the_model_is_unloaded(group):
+    origin = group.processes[0]
+    group.call(origin, UNLOAD, "b@f")
+    for process, count in zip(group.processes, (1, 10, 100), strict=True):
+        counting(process, count, "A", "B")
+    whole = {"A": (111, 111), "B": (111, 111)}, 111, 3
+    assert counts(group, origin) == counts(group, origin) == whole
+    group.starting = lambda process: counting(process, 0, "A", "B")
+    for dead in (1, 2):
+        group.processes[dead].die()
+        wait_for(lambda dead=dead: len(group.processes) == 3 + dead and len(group.workers._live) == 3)
+        assert counts(group, origin) == counts(group, origin) == whole
+    group.call(origin, LOAD, "A")  # which continues the counts
+    assert counts(group, origin) == whole
+    group.call(origin, UNLOAD, " a")
+    assert counts(group, origin) == ({"A": (1, 1), "B": (111, 111)}, 111, 3)
+    group.call(origin, UNLOAD, "b@f")
+    assert counts(group, origin) == ({"A": (1, 1), "B": (1, 1)}, 111, 3)
+
+
+def test_a_worker_that_dies_while_it_is_asked_counts_as_before(group):
+    origin, dying, _ = group.processes
+    for process in group.processes:
+        counting(process, 5, "A")
+    assert counts(group, origin) == ({"A": (15, 15)}, 15, 3)
+    assert counts(group, origin) == ({"A": (15, 15)}, 15, 3)
+    group.starting = lambda process: counting(process, 0, "A")
+    dying.offers["call"] = lambda *_: (dying.die(), threading.Event().wait(0.2))
+    assert counts(group, origin)[:2] == ({"A": (15, 15)}, 15)
+
+
+def test_a_worker_that_does_not_answer_is_not_asked_again_until_it_does(group, monkeypatch):
+    monkeypatch.setattr(workers.Workers._answers, "__kwdefaults__", {"within_s": 0.05})
+    ended, (origin, _, hanging) = threading.Event(), group.processes
+    hanging.offers["call"] = lambda *_: hanging.calls.append(None) or (ended.wait(DEADLINE_S) and b"late")
+    for path in (DESCRIBE, STATUS):
+        with pytest.raises(AgentError, match=r"^worker 3 has not answered within 0.05 s$"):
+            group.call(origin, path)
+    for path in (DESCRIBE, STATUS) * 2:
+        with pytest.raises(AgentError, match=r"^worker 3 does not answer$"):
+            group.call(origin, path)
+    assert (len(origin.calls), len(hanging.calls)) == (2, 2)
+    assert group.workers.load().sessions == 6  # which it does answer
+    ended.set()
+    [late] = [member.late for member in group.workers._live if member.late]
+    wait(late.values(), DEADLINE_S)
+    assert group.call(origin, DESCRIBE) == [b"1", b"2", b"late"]
 
 
 def test_what_changes_a_worker_changes_all():
