@@ -350,7 +350,7 @@ class Workers:
         if path not in joined.CHANGING:
             with self._changed:
                 members, kept = list(self._live), self.counts
-            found = self._answers(*call) or {origin: self._ask(origin, *call).result()}  # the only one alive
+            found = self._answers(*call) or {origin: origin.link.ask(*call).result()}  # the only one alive
             if path not in joined.COUNTING:
                 return [*found.values()]
             answers = [joined.COUNTING[path].FromString(answer) for answer in found.values()]
@@ -375,18 +375,10 @@ class Workers:
                     changed.append(asked.result())
             return changed
 
-    def _ask(self, member: _Member, name: str, *given: Any) -> Future[Any]:
-        """Calls a function of a worker, and remembers what its answer counts before its end is noticed."""
-
-        def remember(kind: Any, asked: Future[Any]) -> None:
-            if asked.exception() is None:
-                with self._changed:
-                    member.counts = {**member.counts, **joined.counts_of(kind.FromString(asked.result()))}
-
-        asked = member.link.ask(name, *given)
-        if kind := joined.COUNTING.get(given[0] if given else ""):
-            asked.add_done_callback(partial(remember, kind))
-        return asked
+    def _remember(self, member: _Member, kind: Any, asked: Future[Any]) -> None:
+        """Keeps what a worker's answer counts; its link calls this before it notices the worker's end."""
+        with self._changed, suppress(InferometerError):
+            member.counts = {**member.counts, **joined.counts_of(kind.FromString(asked.result()))}
 
     def wait_in_step(self, member: _Member, longest_s: float) -> None:
         """Waits until every worker has got as far, but not longer: one may have a prediction that hangs."""
@@ -410,7 +402,11 @@ class Workers:
         for member in members:
             if (late := member.late.get(kind)) and not late.done():
                 raise AgentError(f"worker {member.number} does not answer")
-        for member, asked in [(member, self._ask(member, name, *given)) for member in members]:
+        calls = [(member, member.link.ask(name, *given)) for member in members]
+        if answer := joined.COUNTING.get(kind[-1]):
+            for member, asked in calls:
+                asked.add_done_callback(partial(self._remember, member, answer))
+        for member, asked in calls:
             try:
                 found[member] = asked.result(max(0.0, end_s - time.monotonic()))
             except FutureTimeoutError:

@@ -117,8 +117,7 @@ def serve(
         max_queue: The maximum number of requests that wait for a model.
         instances: How many instances of each model predict batches at the same time.
         pin: Whether each instance is bound to cores of its own, as many as it has threads.
-        models: Instances, threads and batching of single models, by name, in the form of ``serving.models``
-            of the configuration file, which it replaces.
+        models: The settings of single models by name, instead of ``serving.models`` of the configuration.
         tls_cert: A certificate; enables TLS.
         tls_key: The key of the certificate.
         tls_ca: The authorities that must have signed the certificates of clients.
@@ -132,11 +131,10 @@ def serve(
         grace_s: How long closing waits for accepted calls.
 
     Raises:
-        ConfigurationError: The address cannot be bound, a value is invalid, or others can reach an agent that
-            is neither secure nor ``insecure``.
+        ConfigurationError: A value is invalid, the address is taken, or others could reach an unsafe agent.
         UnknownModelError: ``models`` names a model that does not exist.
     """
-    given = {
+    given: dict[str, Any] = {
         "max_batch_size": max_batch_size,
         "max_queue_delay_ms": max_queue_delay_ms,
         "max_queue": max_queue,
@@ -149,11 +147,10 @@ def serve(
         "insecure": insecure or None,
         "allowed_hosts": None if allowed_hosts is None else tuple(allowed_hosts),
     }
-    bound = {"host": host, "port": port, "metrics_port": metrics_port}
+    bound: dict[str, Any] = {"host": host, "port": port, "metrics_port": metrics_port}
     bound |= {"http_port": http_port, "grace_s": grace_s}
-    numbers: dict[str, Any] = {**given, **bound}
     for name, allowed in _RANGES.items():
-        check_number(name, numbers[name], allowed)
+        check_number(name, (given | bound)[name], allowed)
     chosen = {"weights": weights, "seed": seed, "gpu": gpu, "threads": threads}
     session = SystemOptions(**values_of(SystemOptions, chosen)).session()
     invocation = library_invocation(secret=secret)
