@@ -22,6 +22,7 @@ LIMITS = {
     "workload": ("--duration=0.3", "--allow_invalid"),
     "max-qps": ("--time_budget=1.3", "--min_duration=0.1", "--min_queries=10", "--allow_invalid"),
 }
+MIX_LIMITS = ("--time_budget=2", "--min_duration=0.2", "--allow_invalid")
 SCENARIO_LIMITS = ("--min_duration=0.1", "--min_queries=20", "--allow_invalid")
 FRESH_LIMITS = ("--repeat=2", "--time_budget=0.2")
 BATCH_LIMIT = "--num_batches=3"
@@ -40,8 +41,9 @@ def _limited(words: list[str]) -> list[str]:
     if words[0] != "predict":
         return words
     if words[1] in LIMITS:
-        scenario = any(word.startswith("--scenario") for word in words)
-        return [*words, *(SCENARIO_LIMITS if scenario else LIMITS[words[1]])]
+        limits = SCENARIO_LIMITS if any(word.startswith("--scenario") for word in words) else LIMITS[words[1]]
+        mix = words[1] == "max-qps" and any(word.startswith("--mix") for word in words)
+        return [*words, *(MIX_LIMITS if mix else limits)]
     return [*words, *FRESH_LIMITS] if any(word.startswith("--repeat") for word in words) else words
 
 

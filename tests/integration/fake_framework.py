@@ -92,9 +92,10 @@ class FakePredictor(Predictor):
         return inputs
 
     def _wait_for_go(self) -> None:
-        """Waits until the test says so, and leaves a file that says that it does."""
+        """Waits until the test says so, and leaves files that say that it does: one in all, one a process."""
         folder = self.manifest.source.parent
         (folder / "begun").touch()
+        (folder / f"begun.{os.getpid()}").touch()
         wait_for((folder / "go").exists)
 
     def _follow_script(self) -> None:

@@ -78,7 +78,8 @@ def test_a_killed_process_loses_only_its_own_request(start, manifest_folder) -> 
     agent = start(3)
     with triton.InferenceServerClient(agent.address) as client, ThreadPoolExecutor(4) as pool:
         calls: list[Future[list[float]]] = [pool.submit(infer, client, "Waiting", n) for n in range(4)]
-        wait_for(lambda: any(model.waiting == 1 for model in agent.models.loaded))  # the others have begun
+        wait_for(lambda: any(model.waiting == 1 for model in agent.models.loaded))
+        wait_for(lambda: len([*manifest_folder.glob("begun.*")]) == 3)  # the others have begun
         before = processes()
         os.kill(before[1].pid, signal.SIGKILL)
         wait_for(lambda: any(call.done() for call in calls))
@@ -164,7 +165,8 @@ def test_a_stop_waits_within_its_grace_period_for_an_instance_that_starts_again(
     agent = start(2)
     with triton.InferenceServerClient(agent.address) as client, ThreadPoolExecutor(3) as pool:
         calls = [pool.submit(infer, client, "Waiting", n) for n in range(3)]
-        wait_for(lambda: any(model.waiting == 1 for model in agent.models.loaded))  # the others have begun
+        wait_for(lambda: any(model.waiting == 1 for model in agent.models.loaded))
+        wait_for(lambda: len([*manifest_folder.glob("begun.*")]) == 2)  # the others have begun
         os.kill(processes()[0].pid, signal.SIGKILL)
         wait_for(lambda: any(call.done() for call in calls))
         (manifest_folder / "go").touch()

@@ -20,9 +20,9 @@ from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, Trace
 from inferometer.client.remote.connection import statistics_of
 from inferometer.client.remote.kserve.opening import ModelChoice, open_kserve
 from inferometer.client.remote.native.agent import open_remote_agent
-from inferometer.evaluators.kinds.load.parts import latency_parts
 from inferometer.evaluators.load.arrivals import ConstantArrivals, Extent, Schedule
 from inferometer.evaluators.load.issuer import RunLimits
+from inferometer.evaluators.load.latency_parts import latency_parts
 from inferometer.evaluators.load.load_session import LoadSession, LoadTrace, reader_of
 from inferometer.evaluators.load.queries import Outcome
 from inferometer.evaluators.load.target import PreparedInputs

@@ -14,6 +14,7 @@ from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.client.cli.main import cli
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.jobs.options import values_of
 from inferometer.evaluators.kinds.batches.request import BatchOptions
 from inferometer.evaluators.kinds.load.measurement import Scenario
 from inferometer.evaluators.kinds.load.request import MaxQpsRequest, WorkloadRequest
@@ -110,7 +111,7 @@ def test_a_workload_and_a_search_are_requested_again() -> None:
     for evaluation, kind in ((calm(steady(1)), WorkloadRequest), (searched(steady(1)), MaxQpsRequest)):
         names = {field.name for field in fields(kind)} - {"system", "dataset"}
         given = {name: value for name, value in _options(evaluation).items() if name in names}
-        request = kind(**given)
+        request = kind(**(values_of(kind, given) | given))
         kept = evaluation.measurement.options  # type: ignore[attr-defined]
         for name in ("arrival", "rate_qps", "latency_bound_ms", "min_duration_s", "min_queries", "seed"):
             assert getattr(request.load_options(), name) == getattr(kept, name), name

@@ -38,8 +38,8 @@ from inferometer.evaluators.kinds.load.measurement import (
     invalid_reason,
     rate_text,
 )
-from inferometer.evaluators.kinds.load.parts import PARTS
 from inferometer.evaluators.kinds.load.summary import LoadSummary, mix_answer_text
+from inferometer.evaluators.load.latency_parts import PARTS
 from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries
 from inferometer.evaluators.reports.base import Row
 

@@ -17,8 +17,8 @@ from inferometer.evaluators.kinds.load.measurement import (
     invalid_reason,
     load_s,
 )
-from inferometer.evaluators.kinds.load.parts import PARTS, latency_parts
 from inferometer.evaluators.kinds.load.summary import LoadSummary, Spread
+from inferometer.evaluators.load.latency_parts import PARTS, latency_parts
 from inferometer.evaluators.load.queries import LoadRun, Outcome
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,

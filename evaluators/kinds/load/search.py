@@ -92,6 +92,7 @@ class _Search:
         self._bound_ns = bound_ns_of(request.latency_bound_ms)
         self._bound_s = request.latency_bound_ms / 1e3
         self._limit_qps = request.max_rate_qps or math.inf
+        self._first_qps = request.rate_qps
         self._unloaded_qps = 1 / (_UNLOADED_BOUNDS * self._bound_s)
         self._estimator = Estimator(request.process, self._bound_s, request.late_fraction, self._seed(0))
         self._seen: list[Evidence] = []
@@ -160,7 +161,7 @@ class _Search:
                 tried = sum(e.confirming for e in self._seen)
                 rate_qps *= math.exp(_STEPS[tried % len(_STEPS)] * _STEP)
         else:
-            rate_qps, confirming = self._request.rate_qps, False
+            rate_qps, confirming = self._first_qps, False
         rate_qps = min(rate_qps, self._limit_qps)
         duration_s = self._confirming_s(rate_qps) if confirming else self._request.least_duration_s
         return _Plan(rate_qps, duration_s, confirming)
@@ -355,10 +356,9 @@ class _MixSearch(_Search):
         first, *_ = models.values()
         bound_ms = max(each.latency_bound_ms for each in models.values())
         queries = math.ceil(first.least_queries / min(rates_qps))  # of the slowest, at the factor 1
-        whole = replace(
-            first, initial_qps=1.0, latency_bound_ms=bound_ms, min_queries=queries, max_rate_qps=limit
-        )
+        whole = replace(first, latency_bound_ms=bound_ms, min_queries=queries, max_rate_qps=limit)
         super().__init__(whole, session)  # type: ignore[arg-type]
+        self._first_qps = 1.0
         self._sender = session
         self._unloaded_qps /= sum(rates_qps)
         self._unloaded_s = _UNLOADED_QUERIES / min(rates_qps) / self._unloaded_qps

@@ -28,7 +28,7 @@ from inferometer.evaluators.kinds.load.measurement import (
     judged_queries,
     rate_text,
 )
-from inferometer.evaluators.kinds.load.parts import latency_parts
+from inferometer.evaluators.load.latency_parts import latency_parts
 from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries
 from inferometer.evaluators.statistics import (
     NEVER_NS,

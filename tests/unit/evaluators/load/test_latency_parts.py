@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from inferometer.evaluators.kinds.load.parts import PARTS, LatencyParts, latency_parts
+from inferometer.evaluators.load.latency_parts import PARTS, LatencyParts, latency_parts
 from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries
 from inferometer.evaluators.load.server_statistics import ServerSeries
 
