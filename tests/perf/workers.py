@@ -58,7 +58,7 @@ class Computing(Predictor):
         pass
 
     def predict(self, inputs):
-        end_s = time.thread_time() + 0.001
+        end_s = time.thread_time() + 0.001 * len(next(iter(inputs.values())))
         while time.thread_time() < end_s:
             hashlib.sha256(bytes(16384))  # releases the interpreter
         return inputs
