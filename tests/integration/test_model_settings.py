@@ -5,7 +5,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
-import numpy as np
 import pytest
 import tritonclient.grpc as triton
 from fake_framework import SCRIPT, wait_for
@@ -13,6 +12,8 @@ from open_inference import images, tensor_of
 from rest_client import Rest
 
 from inferometer.agent.inference.session import SessionOptions
+from inferometer.agent.server.v2.model_messages import read_load_parameters
+from inferometer.agent.server.v2.repository import Repository
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.served_models import ModelSettings, ServingOptions
 from inferometer.client.remote.address import KServeAddress
@@ -20,6 +21,7 @@ from inferometer.client.remote.connection import RemoteOptions
 from inferometer.client.remote.kserve.control import ModelControl
 from inferometer.client.remote.kserve.server import KServeConnection
 from inferometer.client.remote.native.agent import open_remote_agent
+from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 
 DIRECTLY = {"max_batch_size": 10_000, "instances": 1, "delay_us": None, "threads": "1"}
 CONFIG = {
@@ -58,8 +60,8 @@ def told(client, model):
 
 
 @contextmanager
-def clients_of(address, model, count=6) -> Iterator[list]:
-    """Clients that send requests all the time; yields their answers and errors."""
+def clients_of(address, count=6) -> Iterator[list]:
+    """Clients that send requests to the scripted model all the time; yields their answers and errors."""
     found, ended = [], threading.Event()
 
     def ask(number):
@@ -67,8 +69,9 @@ def clients_of(address, model, count=6) -> Iterator[list]:
             batch = images(1, seed=number)
             while not ended.is_set():
                 try:
-                    result = client.infer(model, [tensor_of(batch)])
-                    found.append(np.allclose(result.as_numpy("scores")[0, 0], batch.mean(), atol=1e-5))
+                    found.append(
+                        (client.infer("Scripted", [tensor_of(batch)]).as_numpy("data") == batch).all()
+                    )
                 except triton.InferenceServerException as error:
                     found.append(error)
 
@@ -114,8 +117,11 @@ def test_a_load_changes_how_a_model_is_served_until_it_is_unloaded(agent, client
     with open_remote_agent(agent.address, "Mean") as remote:
         assert remote.description.threads == 2
         assert agent.models.loaded == (model,)  # which the session shares
-    client.unload_model("Mean")
-    assert told(client, "Mean") == DIRECTLY
+        client.unload_model("Mean")
+        assert told(client, "Mean") == DIRECTLY
+        remote.predict_tensor(images(1))  # with the copy of the model that it has opened
+    with open_remote_agent(agent.address, "Mean") as remote:
+        assert remote.description.threads == 1
 
 
 @pytest.mark.parametrize(
@@ -184,15 +190,30 @@ def test_a_load_that_fails_changes_nothing(client):
 
 
 def test_loads_under_load_lose_nothing_and_keep_the_statistics(agent, client, manifest_folder):
-    (manifest_folder / SCRIPT).write_text(json.dumps({"service_s": 0.001}))
-    with clients_of(agent.address, "Mean") as answers:
+    (manifest_folder / SCRIPT).write_text(json.dumps({"service_s": 0.002}))
+    with clients_of(agent.address) as answers:
         for number in range(6):
             further(answers, 40)
-            client.load_model("Mean", config=json.dumps(CONFIG if number % 2 == 0 else {}))
-            assert told(client, "Mean") == (CHANGED if number % 2 == 0 else DIRECTLY)
+            client.load_model("Scripted", config=json.dumps(CONFIG if number % 2 == 0 else {}))
+            assert told(client, "Scripted") == (CHANGED if number % 2 == 0 else DIRECTLY)
         further(answers, 40)
 
     assert set(answers) == {True}
-    [statistics] = client.get_inference_statistics("Mean").model_stats
+    [statistics] = client.get_inference_statistics("Scripted").model_stats
     assert statistics.inference_stats.success.count == statistics.inference_count == len(answers)
     wait_for(lambda: len(agent.models.loaded) == len(agent.models) == 1)
+
+
+def test_a_request_that_a_load_overtakes_is_answered_by_the_new_copy(agent, client, monkeypatch):
+    lease_loaded, loads = Repository.lease_loaded, [CONFIG]
+
+    def overtaken(repository, found):
+        while loads:  # after the request has found the model
+            config = pb.ModelRepositoryParameter(string_param=json.dumps(loads.pop()))
+            repository.load("Mean", read_load_parameters({"config": config}, repository.defaults("Mean")))
+        return lease_loaded(repository, found)
+
+    client.load_model("Mean")
+    monkeypatch.setattr(Repository, "lease_loaded", overtaken)
+    client.infer("Mean", [tensor_of(images(1))])
+    assert [model.options.instances for model in agent.models.loaded] == [CHANGED["instances"]]
