@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from google.protobuf.json_format import ParseDict, ParseError
+from google.protobuf.json_format import Parse, ParseError
 from google.protobuf.message import Message
 
 from inferometer.agent.hardware.environment import CPU, Device, DeviceKind, Weights
@@ -236,12 +235,12 @@ def read_load_parameters(
         ConfigurationError: A parameter is unknown or invalid.
     """
     found: dict[str, str] = {}
-    config, sized = config_pb.ModelConfig(), False
+    config = config_pb.ModelConfig()
     for key, parameter in parameters.items():
         if key.startswith("file:"):
             raise ConfigurationError("a client cannot send files; the agent's manifests define its models")
         if key == _CONFIG:
-            config, sized = _read_config(parameter.string_param)
+            config = _read_config(parameter.string_param)
             found |= _read_parameters(config)
         elif key in _KNOWN:
             found[key] = _text(parameter)
@@ -249,7 +248,7 @@ def read_load_parameters(
             raise ConfigurationError(
                 f"{titled('unknown parameter', key)}; {suggestion(key, (_CONFIG, *_KNOWN))}"
             )
-    return _chosen(found, config, defaults, sized=sized)
+    return _chosen(found, config, defaults)
 
 
 def _text(parameter: pb.ModelRepositoryParameter) -> str:
@@ -257,15 +256,11 @@ def _text(parameter: pb.ModelRepositoryParameter) -> str:
     return "" if field in {None, "bytes_param"} else str(getattr(parameter, field))
 
 
-def _read_config(text: str) -> tuple[config_pb.ModelConfig, bool]:
-    """Returns a model configuration, and whether it has a ``max_batch_size``, which may be 0.
-
-    As in Triton, it is JSON of the message ``ModelConfig``.
-    """
+def _read_config(text: str) -> config_pb.ModelConfig:
+    """Returns a model configuration which, as in Triton, is JSON of the message ``ModelConfig``."""
     try:
-        found = json.loads(text)
-        config = ParseDict(found, config_pb.ModelConfig())
-    except (AttributeError, ParseError, RecursionError, TypeError, ValueError) as error:
+        config = Parse(text, config_pb.ModelConfig())
+    except ParseError as error:
         raise ConfigurationError(
             f"config: is not a model configuration in JSON: {one_line(error, 120)}; an example is "
             '{"max_batch_size": 8, "dynamic_batching": {}, "instance_group": [{"count": 2}]}'
@@ -274,7 +269,7 @@ def _read_config(text: str) -> tuple[config_pb.ModelConfig, bool]:
     _check_fields(config.dynamic_batching, "dynamic_batching.", _OF_BATCHING)
     for group in config.instance_group:
         _check_fields(group, "instance_group.", _OF_GROUP)
-    return config, not {"max_batch_size", "maxBatchSize"}.isdisjoint(found)
+    return config
 
 
 def _check_fields(message: Message, where: str, allowed: Sequence[str]) -> None:
@@ -303,7 +298,7 @@ def _read_parameters(config: config_pb.ModelConfig) -> dict[str, str]:
 
 
 def _chosen(
-    found: Mapping[str, str], config: config_pb.ModelConfig, defaults: LoadParameters, *, sized: bool
+    found: Mapping[str, str], config: config_pb.ModelConfig, defaults: LoadParameters
 ) -> LoadParameters:
     options, settings = defaults.options, defaults.settings
     if (weights := found.get("weights")) is not None:
@@ -320,7 +315,7 @@ def _chosen(
         options = replace(options, device=_device(device))
     if groups := config.instance_group:
         settings = settings.with_instances(_instances(groups, options.device))
-    settings, max_inputs = _batching(config, settings, defaults.max_inputs, sized=sized)
+    settings, max_inputs = _batching(config, settings, defaults.max_inputs)
     options = replace(options, threads=settings.threads)
     return LoadParameters(options, settings, max_inputs, found.get("version") or None)
 
@@ -338,25 +333,25 @@ def _instances(groups: Sequence[config_pb.ModelInstanceGroup], device: Device) -
 
 
 def _batching(
-    config: config_pb.ModelConfig, settings: ModelSettings, max_inputs: int, *, sized: bool
+    config: config_pb.ModelConfig, settings: ModelSettings, max_inputs: int
 ) -> tuple[ModelSettings, int]:
     """Returns the settings with the batching of a model configuration, and the most inputs of a request.
 
     As in Triton, requests share a batch only if there is ``dynamic_batching``, which may be empty, but not
     if it prefers batches of 1 and has no delay, as that of priorities alone. If they share none,
-    ``max_batch_size`` limits the inputs of a request, and 0 sets no limit.
+    ``max_batch_size`` limits the inputs of a request. As everywhere in protobuf, 0 is the same as none.
     """
     size, dynamic, batching = config.max_batch_size, config.dynamic_batching, settings.batching
     if size < 0:
         raise ConfigurationError(f"config: max_batch_size is {size}; it must be at least 0")
     is_alone = dynamic.preferred_batch_size == _ALONE and not dynamic.max_queue_delay_microseconds
-    if sized and (is_alone or not (config.HasField("dynamic_batching") and 1 < size < max_inputs)):
+    if is_alone or size == 1 or (size and not config.HasField("dynamic_batching")):
         alone = replace(batching, max_batch_size=1, max_queue_delay_ms=0.0, preferred_batch_sizes=())
         return replace(settings, batching=alone), min(size or max_inputs, max_inputs)
     if config.HasField("dynamic_batching"):
         batching = replace(
             batching,
-            max_batch_size=size if sized else batching.max_batch_size,
+            max_batch_size=size or batching.max_batch_size,
             max_queue_delay_ms=dynamic.max_queue_delay_microseconds / _US_PER_MS,
             preferred_batch_sizes=tuple(dynamic.preferred_batch_size),
         )
