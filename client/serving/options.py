@@ -188,7 +188,7 @@ def take_serving(values: dict[str, Any], invocation: Invocation, workers: int = 
         raise ConfigurationError("--gpu_device_id requires --gpu")
     session = SessionOptions(
         device=Device(DeviceKind.GPU, gpu_device_id) if gpu else Device(),
-        threads=values.pop("threads") or invocation.configuration.serving.threads,
+        threads=values.pop("threads"),
         weights=Weights(values.pop("weights").lower()),
         seed=values.pop("seed"),
     )
@@ -206,9 +206,9 @@ def serving_options(
     Args:
         given: The values of the flags; an omitted flag is None, and its value comes from ``configured``.
         configured: The configuration.
-        session: The options of models that are requested by name alone.
-        workers: The number of processes, which divide the memory limit and, unless ``session`` has a number
-            of threads, the cores.
+        session: The options of models that are requested by name alone; ``threads`` of None: as configured.
+        workers: The number of processes, which divide the memory limit and, unless the number of threads
+            is given, the cores.
 
     Raises:
         ConfigurationError: The numbers contradict each other.
@@ -219,7 +219,7 @@ def serving_options(
         values["default_queue_policy"] = QueuePolicy.parse(policy, "default_queue_policy")
     if (policies := values["priority_queue_policy"]) is not None:
         values["priority_queue_policy"] = tuple(map(parse_priority_policy, policies))
-    values["threads"] = session.threads
+    values["threads"] = session.threads or configured.threads
     settings, by_model = _model_settings(values, session, workers), {}
     for name, own in configured.models.items():
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 
 import pytest
 
@@ -46,8 +47,9 @@ def test_the_configuration_file_has_the_names_of_the_flags(tmp_path):
     file.write_text("serving: {max_batch_size: 8, preferred_batch_sizes: [4], max_queue: 7}")
     assert chosen(configured=load_configuration(file).serving).batching == BatchingOptions(8, 0.0, (4,), 7)
 
-    file.write_text("serving: {inline_predict_us: 0}")
-    assert chosen(configured=load_configuration(file).serving).batching.inline_predict_us == 0
+    file.write_text("serving: {inline_predict_us: 0, threads: 3}")
+    options = chosen(configured=load_configuration(file).serving)
+    assert (options.batching.inline_predict_us, options.session.threads) == (0, 3)
 
     file.write_text("serving: {max_batch: 8}")
     with pytest.raises(ConfigurationError, match=r"serving\.max_batch: is not known; .* max_batch_size,"):
@@ -146,19 +148,18 @@ def test_auto_is_one_instance_on_a_gpu_which_all_would_share():
     )
 
 
-@pytest.mark.parametrize("value", ["0", "many", "1.5", "[2]"])
-def test_invalid_instances_in_the_file_are_named(tmp_path, value):
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *product(("instances", "workers"), ("0", "many", "1.5", "[2]")),
+        ("workers", "129"),
+        ("workers", "auto"),
+    ],
+)
+def test_invalid_numbers_in_the_file_are_named(tmp_path, field, value):
     file = tmp_path / "config.yaml"
-    file.write_text(f"serving: {{instances: {value}}}")
-    with pytest.raises(ConfigurationError, match=r"field serving\.instances.*: found .*; allowed: "):
-        load_configuration(file)
-
-
-@pytest.mark.parametrize("value", ["0", "129", "auto", "1.5"])
-def test_invalid_workers_in_the_file_are_named(tmp_path, value):
-    file = tmp_path / "config.yaml"
-    file.write_text(f"serving: {{workers: {value}}}")
-    with pytest.raises(ConfigurationError, match=r"field serving\.workers.*: found .*; allowed: "):
+    file.write_text(f"serving: {{{field}: {value}}}")
+    with pytest.raises(ConfigurationError, match=rf"field serving\.{field}.*: found .*; allowed: "):
         load_configuration(file)
 
 
