@@ -356,39 +356,43 @@ def test_ready_index_has_only_loaded_models(start_agent, channel_to):
 
 
 @pytest.mark.parametrize(
-    ("options", "part"),
+    ("config", "part"),
     [
-        ({"config": "{"}, "not a model configuration"),
-        ({"config": "[1]"}, "not a model configuration"),
-        ({"config": "[" * 100_000}, "not a model configuration"),
-        ({"config": '{"parameters": {"weights": "random"}}'}, "not a model configuration"),
-        ({"config": '{"input": [{"name": "data"}]}'}, 'config has "input"'),
-        ({"config": '{"instances": 2}'}, 'no field named "instances"'),
-        ({"config": '{"max_batch_size": "many"}'}, "max_batch_size"),
-        ({"config": '{"max_batch_size": -1}'}, "max_batch_size is -1"),
-        ({"config": '{"dynamic_batching": {}}'}, "requires a max_batch_size of at least 2"),
-        ({"config": '{"dynamic_batching": {"priority_levels": 2}}'}, '"dynamic_batching.priority_levels"'),
+        ("{", "not a model configuration"),
+        ("[1]", "not a model configuration"),
+        ("[" * 100_000, "not a model configuration"),
+        ('{"parameters": {"weights": "random"}}', "not a model configuration"),
+        ('{"input": [{"name": "data"}]}', 'config has "input"'),
+        ('{"instances": 2}', 'no field named "instances"'),
+        ('{"max_batch_size": "many"}', "max_batch_size"),
+        ('{"max_batch_size": -1}', "max_batch_size is -1"),
+        ('{"dynamic_batching": {}}', "requires a max_batch_size of at least 2"),
+        ('{"dynamic_batching": {"priority_levels": 2}}', '"dynamic_batching.priority_levels"'),
         (
-            {"config": '{"max_batch_size": 4, "dynamic_batching": {"preferred_batch_size": [8]}}'},
-            "allowed: 1 to max_batch_size, 4",
+            '{"max_batch_size": 4, "dynamic_batching": {"preferred_batch_size": [8]}}',
+            "1 to max_batch_size, 4",
         ),
-        ({"config": '{"instance_group": [{"count": 65}]}'}, "allowed: 1 to 64"),
-        ({"config": '{"instance_group": [{"count": 1}, {"count": 2}]}'}, "2 groups"),
-        ({"config": '{"instance_group": [{"kind": "KIND_GPU"}]}'}, "the model is on cpu"),
-        ({"config": '{"instance_group": [{"gpus": [0]}]}'}, 'config has "instance_group.gpus"'),
-        ({"config": '{"parameters": {"intra_op_thread_count": {"string_value": "0"}}}'}, "whole number"),
-        ({"config": '{"parameters": {"weight": {"string_value": "random"}}}'}, 'did you mean "weights"?'),
-        ({"config": '{"parameters": {"weights": {"string_value": "good"}}}'}, "pretrained, random"),
-        ({"config": '{"parameters": {"seed": {"string_value": "-1"}}}'}, "whole number"),
-        ({"config": '{"parameters": {"device": {"string_value": "tpu"}}}'}, "cpu, gpu or gpu:N"),
-        ({"config": "{}", "files": {"file:1/model.onnx": b""}}, "cannot send files"),
+        ('{"instance_group": [{"count": 65}]}', "allowed: 1 to 64"),
+        ('{"instance_group": [{"count": 1}, {"count": 2}]}', "2 groups"),
+        ('{"instance_group": [{"kind": "KIND_GPU"}]}', "the model is on cpu"),
+        ('{"instance_group": [{"gpus": [0]}]}', 'config has "instance_group.gpus"'),
+        ('{"parameters": {"intra_op_thread_count": {"string_value": "0"}}}', "whole number"),
+        ('{"parameters": {"weight": {"string_value": "random"}}}', 'did you mean "weights"?'),
+        ('{"parameters": {"weights": {"string_value": "good"}}}', "pretrained, random"),
+        ('{"parameters": {"seed": {"string_value": "-1"}}}', "whole number"),
+        ('{"parameters": {"device": {"string_value": "tpu"}}}', "cpu, gpu or gpu:N"),
     ],
 )
-def test_loading_with_what_makes_no_sense_is_refused(client, options, part):
-    code, message = refused(client.load_model, "Short", **options)  # which no other test loads
+def test_loading_with_what_makes_no_sense_is_refused(client, config, part):
+    code, message = refused(client.load_model, "Short", config=config)  # which no other test loads
     assert code == "StatusCode.INVALID_ARGUMENT"
     assert part in message
     assert not client.is_model_ready("Short")
+
+
+def test_files_are_refused(client):
+    code, message = refused(client.load_model, "Short", config="{}", files={"file:1/model.onnx": b""})
+    assert (code, "cannot send files" in message) == ("StatusCode.INVALID_ARGUMENT", True)
 
 
 def test_unknown_model_is_neither_loaded_nor_unloaded(client):
