@@ -170,7 +170,8 @@ def test_a_size_without_batching_limits_a_request(client):
     ],
 )
 def test_priorities_are_not_read_back_as_batching(start_agent, config, batch, inputs):
-    served = start_agent(serving=ServingOptions(BatchingOptions(priority_levels=2, default_priority_level=2)))
+    options = BatchingOptions(max_queue_delay_ms=2, priority_levels=2, default_priority_level=2)
+    served = start_agent(serving=ServingOptions(options))
 
     def batches():
         [model] = served.models.loaded

@@ -113,9 +113,10 @@ def _dynamic_batching(batching: BatchingOptions) -> config_pb.ModelDynamicBatchi
             max_queue_size=min(policy.max_queue_size or batching.max_queue, _MAX_UINT32),
         )
 
+    shares = batching.max_batch_size > 1
     return config_pb.ModelDynamicBatching(
-        preferred_batch_size=batching.preferred_batch_sizes if batching.max_batch_size > 1 else _ALONE,
-        max_queue_delay_microseconds=round(batching.max_queue_delay_ms * _US_PER_MS),
+        preferred_batch_size=batching.preferred_batch_sizes if shares else _ALONE,
+        max_queue_delay_microseconds=round(batching.max_queue_delay_ms * _US_PER_MS) if shares else 0,
         preserve_ordering=batching.priority_levels <= 1,
         priority_levels=batching.priority_levels,
         default_priority_level=batching.default_priority_level,
