@@ -211,7 +211,7 @@ class LoadParameters:
     """How to open a model.
 
     Attributes:
-        options: The options of its session, with the threads of ``settings``.
+        options: The options of its session, but for the threads, which are those of ``settings``.
         settings: Its instances, threads and batching.
         max_inputs: The maximum number of inputs in a request.
         version: The version; None leaves the choice to the agent.
@@ -317,7 +317,6 @@ def _chosen(
     if groups := config.instance_group:
         settings = settings.with_instances(_instances(groups, options.device))
     settings, max_inputs = _batching(config, settings, defaults.max_inputs)
-    options = replace(options, threads=settings.threads)
     return LoadParameters(options, settings, max_inputs, found.get("version") or None)
 
 

@@ -140,8 +140,8 @@ class Repository:
 
     def defaults(self, name: str) -> LoadParameters:
         """Returns how a model is opened that no client has loaded."""
-        options, settings = self._models.options, self._models.options.of(_split(name)[0])
-        return LoadParameters(replace(options.session, threads=settings.threads), settings, self._max_inputs)
+        options = self._models.options
+        return LoadParameters(options.session, options.of(_split(name)[0]), self._max_inputs)
 
     def lease(self, found: FoundModel) -> Lease:
         """Lends a model until it is released, and loads it if necessary; see ``ServedModels.lease_model``."""
@@ -259,7 +259,7 @@ class Repository:
 
     def _look_for(self, name: str, version: str, parameters: LoadParameters) -> FoundModel:
         model, framework = _split(name)
-        options = parameters.options
+        options = replace(parameters.options, threads=parameters.settings.threads)
         manifest = select_model(
             self._catalog,
             self._registry,
