@@ -222,6 +222,8 @@ def serving_options(
     values["threads"] = session.threads or configured.threads
     settings, by_model = _model_settings(values, session, workers), {}
     for name, own in configured.models.items():
+        if name.casefold() in map(str.casefold, by_model):
+            raise ConfigurationError(f"serving.models: has {name} twice, in upper and lower case; give one")
         try:
             by_model[name] = _model_settings(values | own.model_dump(exclude_none=True), session, workers)
         except ConfigurationError as error:

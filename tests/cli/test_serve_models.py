@@ -80,6 +80,7 @@ def test_a_model_has_settings_of_its_own_beside_those_of_all(monkeypatch, tmp_pa
     [
         ("{A: {batch: 8}}", r"serving\.models\.A\.batch: is not known; fields: max_batch_size, .*threads$"),
         ("{A: {threads: 0}}", r"serving\.models\.A\.threads: found 0"),
+        ("{A: {}, a: {}}", r"serving\.models: has a twice"),
         ("[A]", r"serving\.models: found .* allowed: a mapping"),
         ("{A: {preferred_batch_sizes: [4]}}", r"serving\.models\.A: preferred_batch_sizes has 4"),
     ],
