@@ -12,7 +12,6 @@ from open_inference import images, tensor_of
 from rest_client import Rest
 
 from inferometer.agent.inference.session import SessionOptions
-from inferometer.agent.server.admission import Limits
 from inferometer.agent.server.v2.model_messages import read_load_parameters
 from inferometer.agent.server.v2.repository import Repository
 from inferometer.agent.serving.batching import BatchingOptions
@@ -134,6 +133,7 @@ def test_a_load_changes_how_a_model_is_served_until_it_is_unloaded(agent, client
         ({"max_batch_size": 16, "dynamic_batching": {"preferred_batch_size": [1]}}, {"max_batch_size": 16}),
         ({"dynamic_batching": {"preferred_batch_size": [1]}}, {}),
         ({"max_batch_size": 2, "dynamic_batching": {}}, {"max_batch_size": 2, "delay_us": 0}),
+        ({"max_batch_size": 20_000, "dynamic_batching": {}}, {"delay_us": 0}),  # as large as a request may be
         ({"instance_group": [{}]}, {}),
         ({"parameters": {"threads": {"string_value": "3"}}}, {"threads": "3"}),
     ],
@@ -142,15 +142,6 @@ def test_what_a_configuration_lacks_is_as_the_agent_serves_it(client, config, ex
     client.load_model("Mean", config=json.dumps(CONFIG))
     client.load_model("Mean", config=json.dumps(config))
     assert told(client, "Mean") == DIRECTLY | expected
-
-
-def test_batches_may_be_as_large_as_requests(start_agent):
-    agent = start_agent(limits=Limits(max_inputs=16))
-    with triton.InferenceServerClient(agent.address) as client:
-        for size in (16, 17):
-            client.load_model("Mean", config=json.dumps({"max_batch_size": size, "dynamic_batching": {}}))
-            [model] = agent.models.loaded
-            assert model.options.max_batch_size == 16
 
 
 def test_a_size_without_batching_limits_a_request(client):

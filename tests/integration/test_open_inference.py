@@ -368,10 +368,7 @@ def test_ready_index_has_only_loaded_models(start_agent, channel_to):
         ('{"max_batch_size": -1}', "max_batch_size is -1"),
         ('{"dynamic_batching": {}}', "requires a max_batch_size of at least 2"),
         ('{"dynamic_batching": {"priority_levels": 2}}', '"dynamic_batching.priority_levels"'),
-        (
-            '{"max_batch_size": 4, "dynamic_batching": {"preferred_batch_size": [8]}}',
-            "1 to max_batch_size, 4",
-        ),
+        ('{"max_batch_size": 20000, "dynamic_batching": {"preferred_batch_size": [20000]}}', "size, 10000"),
         ('{"instance_group": [{"count": 65}]}', "allowed: 1 to 64"),
         ('{"instance_group": [{"count": 1}, {"count": 2}]}', "2 groups"),
         ('{"instance_group": [{"kind": "KIND_GPU"}]}', "the model is on cpu"),
