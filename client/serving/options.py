@@ -220,7 +220,8 @@ def serving_options(
     if (policies := values["priority_queue_policy"]) is not None:
         values["priority_queue_policy"] = tuple(map(parse_priority_policy, policies))
     values["threads"] = session.threads or configured.threads
-    settings, by_model = _model_settings(values, session, workers), {}
+    settings = _model_settings(values, session, workers)
+    by_model: dict[str, ModelSettings] = {}
     for name, own in configured.models.items():
         if name.casefold() in map(str.casefold, by_model):
             raise ConfigurationError(f"serving.models: has {name} twice, in upper and lower case; give one")
