@@ -133,7 +133,7 @@ def test_a_load_changes_how_a_model_is_served_until_it_is_unloaded(agent, client
         ({"max_batch_size": 16, "dynamic_batching": {"preferred_batch_size": [1]}}, {"max_batch_size": 16}),
         ({"dynamic_batching": {"preferred_batch_size": [1]}}, {}),
         ({"max_batch_size": 2, "dynamic_batching": {}}, {"max_batch_size": 2, "delay_us": 0}),
-        ({"max_batch_size": 20_000, "dynamic_batching": {}}, {"delay_us": 0}),  # as large as a request may be
+        ({"max_batch_size": 10_000, "dynamic_batching": {}}, {"delay_us": 0}),  # as large as a request may be
         ({"instance_group": [{}]}, {}),
         ({"parameters": {"threads": {"string_value": "3"}}}, {"threads": "3"}),
     ],

@@ -339,13 +339,13 @@ def _batching(
 
     As in Triton, requests share a batch only if there is ``dynamic_batching``, which may be empty, but not
     if it prefers batches of 1 and has no delay, as that of priorities alone. If they share none,
-    ``max_batch_size`` limits the inputs of a request. More than ``max_inputs`` are as many, and 0 is the same
-    as none, as everywhere in protobuf.
+    ``max_batch_size`` limits the inputs of a request. As everywhere in protobuf, 0 is the same as none.
     """
-    size, dynamic = min(config.max_batch_size, max_inputs), config.dynamic_batching
-    batching = settings.batching
-    if size < 0:
-        raise ConfigurationError(f"config: max_batch_size is {size}; it must be at least 0")
+    size, dynamic, batching = config.max_batch_size, config.dynamic_batching, settings.batching
+    if not 0 <= size <= max_inputs:
+        raise ConfigurationError(
+            f"config: max_batch_size is {size}; allowed: 0 to --max_inputs, {max_inputs}"
+        )
     is_alone = dynamic.preferred_batch_size == _ALONE and not dynamic.max_queue_delay_microseconds
     if is_alone or size == 1 or (size and not config.HasField("dynamic_batching")):
         alone = replace(batching, max_batch_size=1, max_queue_delay_ms=0.0, preferred_batch_sizes=())
