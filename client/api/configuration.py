@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 from inferometer.client.api.clusters import ClusterProfile
 from inferometer.client.api.directories import expanded
@@ -19,6 +20,15 @@ from inferometer.manifests.errors import ConfigurationError, explained, shown_va
 
 ARCHITECTURES_VARIABLE = "AGENT_ARCHITECTURES"
 _Count = Annotated[int, Field(ge=1)]
+
+
+def _count_or_auto(value: Any) -> Any:
+    if value != "auto" and not (type(value) is int and value >= 1):
+        raise PydanticCustomError("count_or_auto", "a whole number of at least 1, or auto")
+    return value
+
+
+_Instances = Annotated[int | Literal["auto"], BeforeValidator(_count_or_auto)]
 _SINGLE_OR_SEVERAL = BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -90,7 +100,7 @@ class ModelServingSettings(_Part):
     max_queue_delay_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     preferred_batch_sizes: tuple[_Count, ...] | None = None
     max_queue: _Count | None = None
-    instances: _Count | Literal["auto"] | None = None
+    instances: _Instances | None = None
     threads: _Count | None = None
 
 

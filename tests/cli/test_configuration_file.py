@@ -55,6 +55,11 @@ def test_what_is_left_open_is_as_if_it_were_not_there(agent, configuration, text
         ("manifests: mine\n", "field manifests: found 'mine'; allowed: a list"),
         ("database: db:27017\n", "field database: found 'db:27017'; allowed: a mapping"),
         ("database: {adress: x}\n", "field database.adress: is not known; fields: address, name"),
+        (
+            "serving: {instances: 0}",
+            "field serving.instances: found 0; allowed: a whole number of at least 1, or auto",
+        ),
+        ("serving: {instances: some}", "found 'some'; allowed: a whole number of at least 1, or auto"),
         ("databse: {}\n", "field databse: is not known; fields: database, tracer"),
         ("just text\n", "holds 'just text'; allowed: a mapping of the fields database, tracer"),
         ("3: x\n", "field 3"),
