@@ -102,7 +102,7 @@ class TuningJob(LoadJob):
             _check_system(machine, self._stored.system, self._stored.id)
             before = self._stored.measurement
         replay = Replay(session, self._use, read_peak_bytes, before)
-        race = Race(request, space, replay, replay.use, before.limit_qps, replay.read_peak_bytes)
+        race = Race(request, space, replay, before.limit_qps)
         whole = race.run()
         bound_ns, share = options.latency_bound_ns or 0, 1 - request.percentile / 100
         sought = request.rate_qps is None

@@ -54,7 +54,7 @@ def tuned(
 ) -> TuningMeasurement:
     """The tuning by a prober, which continues the stored one."""
     replay = Replay(prober, prober.use, peak_bytes, stored or nothing(request))
-    race = Race(request, SPACE, replay, replay.use, math.inf, replay.read_peak_bytes)
+    race = Race(request, SPACE, replay, math.inf)
     answer = race.answer() if race.run() else None
     options = request.load.load_options()
     found = (options, tuple(prober.runs), 0, answer, race.trials(), request.asked)
@@ -116,6 +116,24 @@ def test_a_tuning_is_resumed_again() -> None:
     assert len(second.probes) == 31
     assert len(prober.sent) == len(found.probes) - 30
     assert found.answer is not None
+
+
+class _OnceProber(Prober):
+    """Can serve the largest configuration only once."""
+
+    def use(self, c: Configuration) -> str:
+        return "no memory" if c == SPACE[5] and c in self.used else super().use(c)
+
+
+def test_the_probes_of_a_configuration_that_later_was_not_possible_are_replayed() -> None:
+    request, prober = REQUESTS["rate"], Prober()
+    before = tuned(request, _OnceProber(stop_after=30))
+
+    found = tuned(request, prober, stored(before))
+
+    trials = {each.configuration: each for each in found.trials}
+    assert (trials[SPACE[5]].stopped, len(trials[SPACE[5]].probes)) == ("not possible: no memory", 3)
+    assert len(prober.sent) == len(found.probes) - 30
 
 
 def test_another_probe_than_the_stored_one_is_sent_and_the_rest_is_dropped() -> None:

@@ -21,7 +21,6 @@ from inferometer.evaluators.kinds.tuning.figures import (
     probability_better,
 )
 from inferometer.evaluators.kinds.tuning.kind import TuningKind
-from inferometer.evaluators.kinds.tuning.race import Race
 from inferometer.evaluators.kinds.tuning.request import Configuration
 from inferometer.evaluators.load.arrivals import Schedule
 from inferometer.evaluators.load.queries import LoadRun, Outcome, Stop
@@ -355,7 +354,8 @@ def test_a_configuration_whose_memory_peaks_above_the_limit_is_stopped(
         return used.max_batch_size * 4 * 2**20 if fresh else 10**12
 
     request = request_of(0, 60.0, max_memory_mib=most_mib)
-    race = Race(request, configurations((2, 4, 8, 16), (1,)), prober, prober.use, 1e9, read_peak_bytes)  # type: ignore[arg-type]
+    prober.read_peak_bytes = read_peak_bytes  # type: ignore[method-assign]
+    race = race_of(request, configurations((2, 4, 8, 16), (1,)), prober)
 
     race.run()
 
