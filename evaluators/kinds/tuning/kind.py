@@ -158,8 +158,8 @@ def _answer(measured: TuningMeasurement) -> str:
     """Returns a one-line description of the best configuration's figure."""
     best = measured.best
     if best is None:
-        late = measured.another is None
-        return f"not known: {OUT_OF_TIME}" if late else nothing_serves(measured.trials)
+        known = measured.answer.note if measured.answer else nothing_serves(measured.trials)
+        return f"not known: {OUT_OF_TIME}" if measured.another is None else known
     if measured.answer is not None:
         return f"{rate_text(measured.answer)} {_question(measured)}"
     ends = "" if best.low is None else f" [{best.low:.4g}, {best.high:.4g}]"

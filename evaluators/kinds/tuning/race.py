@@ -201,7 +201,7 @@ class Race:
             try:
                 self._confirm(self.best)
             except _Ended as ended:
-                self.note = str(ended)
+                self.note = self.note or str(ended)
         if self.best and self.best.stopped:
             self.note, self.best = f"the best of an earlier round lost: {self.best.stopped}", None
         return not self._interrupted
@@ -355,7 +355,7 @@ class Race:
     def _arrive(self, rate_qps: float) -> None:
         """Sets the numbers of arrivals in a sequence and in its empty start, for rates of about this one."""
         self._expected_qps, least_s = rate_qps, self._request.min_duration_s
-        duration_s = least_s * 2 ** (self._number - 1)
+        duration_s, fewest = least_s * 2 ** (self._number - 1), max(1 / self._share, BLOCKS)
         if self._sequences > 1:
             probes = 1 if self._request.rate_qps else _CONFIRMING_PROBES
             bounds_s = self._bound_ns / _NS_PER_S
@@ -363,11 +363,11 @@ class Race:
                 (until_s - self.ended_s[-1]) / probes / self._sequences
                 for until_s in (self._until_s, self._few_s)
             )
-            if left_s < _SHORTEST_BOUNDS * bounds_s:
-                raise _Ended(OUT_OF_TIME)
+            if left_s < max(_SHORTEST_BOUNDS * bounds_s, fewest / rate_qps):
+                raise _Ended("too little time was left to confirm it")
             few_s = max(few_s, least_s, _SHORT_BOUNDS * bounds_s)
             duration_s = min(_SEQUENCE_DURATIONS * least_s * _CONFIRMING_PROBES / probes, left_s, few_s)
-        self._queries = math.ceil(max(duration_s * rate_qps, 1 / self._share, BLOCKS))
+        self._queries = math.ceil(max(duration_s * rate_qps, fewest))
         start = _START_BOUNDS * self._bound_ns / _NS_PER_S * rate_qps
         self._cut = int(min(start, _START_SHARE * self._queries))
 
