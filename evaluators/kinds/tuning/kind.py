@@ -53,6 +53,7 @@ _SAME = (
     *("environment.usable_cores", "environment.gpu_driver", "environment.inferometer_version"),
 )
 """What a tuning and its continuation have in common, of their systems."""
+_FREE = "time_budget_s"  # which only decides how far the race goes
 
 
 class TuningJob(LoadJob):
@@ -130,7 +131,7 @@ def _check_options(request: TuningRequest, stored: Evaluation[Any]) -> None:
         raise ConfigurationError(f"{which} is no interrupted tuning; only such a one can be resumed")
     mine = storable({**asdict(request.load.load_options()), **request.asked})
     others = storable({**asdict(measured.options), **measured.asked})
-    if names := [spoken(name) for name in {**mine, **others} if mine.get(name) != others.get(name)]:
+    if names := [spoken(n) for n in {**mine, **others} if n != _FREE and mine.get(n) != others.get(n)]:
         raise ConfigurationError(f"{which} cannot be resumed with another {', '.join(names)}")
 
 

@@ -118,6 +118,18 @@ def test_a_tuning_is_resumed_again() -> None:
     assert found.answer is not None
 
 
+@pytest.mark.parametrize("budget_s", [20.0, 300.0])
+def test_a_tuning_is_resumed_with_less_or_more_time(budget_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuned_hosts, "OPENING_S", 0.0)
+    request, before = request_of(0, 60.0, time_budget_s=budget_s), tuned(REQUESTS["rate"], Prober(20))
+
+    found = tuned(request, Prober(), stored(before))
+
+    expected = tuned(request, Prober())
+    assert (found.answer, found.trials) == (expected.answer, expected.trials)
+    assert (found.answer is None) == (budget_s == 20.0)
+
+
 class _OnceProber(Prober):
     """Can serve the largest configuration only once."""
 
@@ -187,7 +199,6 @@ class Resources:
         ({}, Status.COMPLETE, "evaluation run-1 is no interrupted tuning"),
         ({"percentile": 95.0}, Status.INTERRUPTED, "cannot be resumed with another percentile$"),
         ({"threads": (1, 2)}, Status.INTERRUPTED, "cannot be resumed with another threads$"),
-        ({"time_budget_s": 70.0}, Status.INTERRUPTED, "cannot be resumed with another time_budget$"),
     ],
     ids=str,
 )
