@@ -74,8 +74,8 @@ TRUE_QPS = {0: 2829, 2: 5574, 5: 2799, 8: 982, 10: 2063, 13: 1001, 15: 7553, 17:
 """The true rate of what is found on some hosts, within 0.5 %: the mean over three times 700,000 queries."""
 
 
-def test_the_interval_holds_the_true_rate() -> None:
-    held = []
+def test_the_interval_holds_the_true_rate_and_is_narrow() -> None:
+    held, widths = [], []
     for seed, true_qps in TRUE_QPS.items():
         host = Host.drawn(seed)
         request = request_of(seed, host.bound_ms(seed))
@@ -85,8 +85,10 @@ def test_the_interval_holds_the_true_rate() -> None:
         assert answer is not None
         assert answer.rate_qps == pytest.approx(true_qps, rel=0.06)  # the same configuration
         held.append(answer.low_qps < true_qps < answer.high_qps)  # type: ignore[operator]
+        widths.append(answer.high_qps / answer.low_qps - 1)  # type: ignore[operator]
 
     assert sum(held) >= len(TRUE_QPS) - 1
+    assert np.median(widths) < 0.06
 
 
 class _LateProber(SimulatedProber):
