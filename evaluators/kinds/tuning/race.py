@@ -419,8 +419,9 @@ class Race:
                     self._hopeless.add(each.configuration)
                 break
             figure = fitted(low, high, share, width, trusted=several)
-            if self._is_late:
-                self.note = OUT_OF_TIME
+            more_s = self._queries * self._sequences / rate_qps if several and low and high else 0.0
+            if self._session.elapsed_s + more_s >= self._until_s:
+                self.note = "too little time was left for another probe" if more_s else OUT_OF_TIME
                 return figure if low and (high or not before) else None
             if low and high and figure:
                 if figure.resolution <= width / 4 and (figure.blocks.any() or not several):

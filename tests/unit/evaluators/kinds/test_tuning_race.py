@@ -342,6 +342,21 @@ def test_a_confirmation_for_which_the_time_cannot_suffice_is_not_begun() -> None
     assert prober.elapsed_s < 60
 
 
+def test_a_confirmation_ends_with_a_wider_interval_before_a_probe_that_would_be_late() -> None:
+    host = Host.drawn(10)
+    request = request_of(10, host.bound_ms(10), time_budget_s=80.0)
+    prober = SimulatedProber(host, 10)
+    race = race_of(request, request.configurations(host.cores, on_gpu=False), prober)
+
+    assert race.run()
+
+    answer = race.answer()
+    assert answer is not None
+    assert answer.note == "too little time was left for another probe"
+    assert answer.low_qps < TRUE_QPS[10] < answer.high_qps  # type: ignore[operator]
+    assert prober.elapsed_s < 80
+
+
 def test_a_stop_keeps_what_was_probed() -> None:
     prober = SimulatedProber(SERIAL, interrupted_after=12)
     race = race_of(request_of(0, 60.0), configurations(), prober)
