@@ -9,7 +9,6 @@ from dataclasses import asdict, replace
 from operator import attrgetter
 from typing import Any, ClassVar
 
-from inferometer.agent.inference.stages import SystemDescription
 from inferometer.agent.serving.served_models import release_free_memory
 from inferometer.evaluators.documents import checked, restored, storable
 from inferometer.evaluators.drawing.charts import Chosen, Drawing, Plot, PointChart, Rule, Series, label_of
@@ -100,8 +99,10 @@ class TuningJob(LoadJob):
         limit_qps, options = work.max_rate_qps or math.inf, request.load.load_options()
         before = TuningMeasurement(options, (), 0, limit_qps=limit_qps)
         if self._stored:
-            _check_system(machine, self._stored.system, self._stored.id)
-            before = self._stored.measurement
+            before, theirs = self._stored.measurement, self._stored.system
+            if names := [name for name in _SAME if attrgetter(name)(machine) != attrgetter(name)(theirs)]:
+                message = f"cannot be resumed with another model or machine; what differs: {', '.join(names)}"
+                raise ConfigurationError(f"evaluation {self._stored.id} {message}")
         replay = Replay(session, self._use, read_peak_bytes, before)
         race = Race(request, space, replay, before.limit_qps)
         whole = race.run()
@@ -133,13 +134,6 @@ def _check_options(request: TuningRequest, stored: Evaluation[Any]) -> None:
     others = storable({**asdict(measured.options), **measured.asked})
     if names := [spoken(n) for n in {**mine, **others} if n != _FREE and mine.get(n) != others.get(n)]:
         raise ConfigurationError(f"{which} cannot be resumed with another {', '.join(names)}")
-
-
-def _check_system(mine: SystemDescription, stored: SystemDescription, evaluation_id: str) -> None:
-    """Refuses to resume the tuning of another model, or on another machine."""
-    if names := [name for name in _SAME if attrgetter(name)(mine) != attrgetter(name)(stored)]:
-        message = f"cannot be resumed with another model or machine; what differs: {', '.join(names)}"
-        raise ConfigurationError(f"evaluation {evaluation_id} {message}")
 
 
 def _configuration_text(best: Configuration, answer: str) -> str:
