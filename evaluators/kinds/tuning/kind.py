@@ -169,9 +169,9 @@ def _another(measured: TuningMeasurement) -> str:
     """Returns what is known of the chance that another configuration is better."""
     if measured.another is not None:
         return f"is better with a probability of at most {100 * measured.another:.3g} %"
-    if measured.at_least:
-        return "may be better, which is unknown: the rate of the best is only a lower bound"
-    return "may be better: there was too little time to race them all"
+    if any(each.stopped == OUT_OF_TIME for each in measured.trials):
+        return "may be better: there was too little time to race them all"
+    return "may be better, which is unknown: in the race, the rate of the best was only a lower bound"
 
 
 class TuningReport(Report[TuningMeasurement]):

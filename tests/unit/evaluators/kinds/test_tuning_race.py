@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inferometer.evaluators.kinds.load.measurement import Method
+from inferometer.evaluators.kinds.load.measurement import Method, RateAnswer
 from inferometer.evaluators.kinds.tuning.figures import (
     BLOCKS,
     SEQUENCES,
@@ -166,7 +166,7 @@ class ScriptedProber:
     def __init__(self, highest_qps: dict[int, float]) -> None:
         self.elapsed_s = 0.0
         self.probed: set[int] = set()
-        self._highest_qps = highest_qps
+        self.highest_qps = highest_qps
         self._size = 0
 
     def use(self, c: Configuration) -> str:
@@ -178,14 +178,14 @@ class ScriptedProber:
         if not rate_qps:
             return LoadRun(0.0, "burst", None, "", run_of(due, np.arange(1, len(due) + 1) * 1_000_000))
         self.probed.add(self._size)
-        late = rate_qps > self._highest_qps[self._size]
+        late = rate_qps > self.highest_qps[self._size]
         stopped = Stop.HOPELESS.value if late else ""
         return LoadRun(rate_qps, "poisson", 0, "", run_of(due, due * 0 + 1 + late * 10**9), stopped=stopped)
 
 
 def test_a_batch_beyond_one_that_lost_is_not_probed() -> None:
     prober = ScriptedProber({1: 500, 2: 520, 4: 800, 8: 790, 16: 400, 32: 990})
-    race = race_of(request_of(0, 60.0), configurations(prober._highest_qps, (1,)), prober)
+    race = race_of(request_of(0, 60.0), configurations(prober.highest_qps, (1,)), prober)
 
     race.run()
 
@@ -210,7 +210,7 @@ class _UnluckyProber(ScriptedProber):
 
 def test_a_batch_that_lost_by_chance_excludes_no_other() -> None:
     prober = _UnluckyProber({4: 700, 16: 0, 32: 990})
-    race = race_of(request_of(0, 60.0), configurations(prober._highest_qps, (1,)), prober)
+    race = race_of(request_of(0, 60.0), configurations(prober.highest_qps, (1,)), prober)
 
     race.run()
 
@@ -314,7 +314,25 @@ def test_above_what_can_be_sent_the_answer_is_a_bound() -> None:
     assert measured.another is None
     assert all(each.better is None for each in measured.trials if each.rounds == measured.trials[0].rounds)
     told = dict(TuningKind().summary(make_evaluation(measurement=measured)))
-    assert told["another"] == "may be better, which is unknown: the rate of the best is only a lower bound"
+    assert told["another"] == UNKNOWN
+
+
+def test_others_that_kept_more_than_the_confirmed_rate_may_be_better() -> None:
+    """In the rounds, two keep all that can be sent, and in the confirmation, one keeps less."""
+    prober = ScriptedProber({4: 990, 8: 990})
+    race = race_of(request_of(0, 60.0), configurations(prober.highest_qps, (1,)), prober, 700.0)
+    race.run()
+    best, *others = race.trials()
+    answer = RateAnswer(600.0, 590.0, 610.0, Method.LATE_FRACTION.value, "")
+    trials = (replace(best, rate_qps=600.0, probes=[]), *others)
+    measured = TuningMeasurement(request_of(0, 60.0).load.load_options(), (), 0, answer, trials)
+
+    assert (others[0].rate_qps, others[0].better) == (pytest.approx(700.0), None)
+    assert measured.another is None
+    assert dict(TuningKind().summary(make_evaluation(measurement=measured)))["another"] == UNKNOWN
+
+
+UNKNOWN = "may be better, which is unknown: in the race, the rate of the best was only a lower bound"
 
 
 def test_when_the_time_is_used_up_the_best_so_far_is_kept() -> None:
@@ -475,7 +493,7 @@ class _FadingProber(ScriptedProber):
 
     def run(self, schedule: Schedule, bound_ns: int | None, max_late: int | None, name: str) -> LoadRun:
         if schedule.rate_qps and name.startswith("round 6"):
-            self._highest_qps = dict.fromkeys(self._highest_qps, 0.0)
+            self.highest_qps = dict.fromkeys(self.highest_qps, 0.0)
         return super().run(schedule, bound_ns, max_late, name)
 
 
