@@ -99,6 +99,10 @@ class SimulatedProber:
     def reconnect(self) -> None:
         """There is no connection."""
 
+    def read_peak_bytes(self) -> int:
+        """The peak of the memory since the last call, which is not simulated."""
+        return 0
+
     def keep(self, run: LoadRun, elapsed_s: float) -> None:
         """Keeps a run of an earlier session."""
         self.runs.append(run)
@@ -160,7 +164,7 @@ def race_of(
     request: TuningRequest, space: Iterable[Configuration], prober: Any, limit_qps: float = math.inf
 ) -> Race:
     """The race of configurations that a prober serves."""
-    return Race(request, space, prober, prober.use, limit_qps)
+    return Race(request, space, prober, limit_qps)
 
 
 def request_of(seed: int, latency_bound_ms: float, **options: object) -> TuningRequest:

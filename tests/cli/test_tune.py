@@ -155,13 +155,32 @@ def test_an_interrupted_tuning_is_resumed_only_as_it_was_begun(agent: Agent) -> 
         assert found.code == 2
         assert message in found.error
 
-    resumed = agent(*TUNE, "--resume=stopped")
+    resumed = agent(*TUNE, "--resume=stopped", "--time_budget=59")
 
     assert resumed.code == 0, resumed.stderr
     count = len(begun.measurement.probes)
     assert resumed.figure("resumed") == f"{count} of {count} probes are those of evaluation stopped"
     for name in ("best", "answer", "another"):
         assert resumed.figure(name) == whole.figure(name)
+
+
+def test_the_tuning_of_an_agent_is_resumed_with_its_first_probes(
+    agent: Agent, tuned_agent: dict[str, str]
+) -> None:
+    before, system = served_as(tuned_agent["url"]), f"--agent={tuned_agent['native']}"
+    whole = agent(*TUNE, system, "--time_budget=8")
+    with closing(open_store(None, "inferometer", Path(os.environ["AGENT_DATA_DIR"]))) as store:
+        begun = find_one(store, whole.figure("evaluation"))
+        first = replace(begun.measurement, probes=begun.measurement.probes[:5])
+        store.save(replace(begun, id="stopped", status=Status.INTERRUPTED, measurement=first))
+
+    resumed = agent(*TUNE, system, "--time_budget=8", "--resume=stopped")
+
+    assert resumed.code == 0, resumed.stderr
+    assert resumed.figure("resumed").startswith("5 of ")
+    assert "4 answered a burst" in resumed.figure("raced")
+    assert "none" not in resumed.figure("best")
+    assert served_as(tuned_agent["url"]) == before
 
 
 def test_a_file_that_exists_is_not_replaced(agent: Agent, tmp_path: Path) -> None:

@@ -110,9 +110,12 @@ class TuningMeasurement(RateSearchMeasurement):
         """An upper bound of the probability that another raced configuration is better than the best.
 
         It is the sum of the configurations' own probabilities (Boole's inequality); None if the time did not
-        suffice to race them, or if the answer is only a lower bound, which several may reach.
+        suffice to race them, or if the answer is only a lower bound, which several may reach, or is below the
+        one that another reached in the race.
         """
-        if self.at_least or any(each.stopped == OUT_OF_TIME for each in self.trials):
+        best_qps = self.best.rate_qps or 0.0 if self.best else math.inf
+        above = any(each.better is None and (each.rate_qps or 0.0) > best_qps for each in self.trials)
+        if above or self.at_least or any(each.stopped == OUT_OF_TIME for each in self.trials):
             return None
         return min(1.0, sum(each.better or 0.0 for each in self.trials))
 

@@ -9,7 +9,6 @@ from dataclasses import asdict, replace
 from operator import attrgetter
 from typing import Any, ClassVar
 
-from inferometer.agent.inference.stages import SystemDescription
 from inferometer.agent.serving.served_models import release_free_memory
 from inferometer.evaluators.documents import checked, restored, storable
 from inferometer.evaluators.drawing.charts import Chosen, Drawing, Plot, PointChart, Rule, Series, label_of
@@ -53,6 +52,7 @@ _SAME = (
     *("environment.usable_cores", "environment.gpu_driver", "environment.inferometer_version"),
 )
 """What a tuning and its continuation have in common, of their systems."""
+_FREE = "time_budget_s"  # which only decides how far the race goes
 
 
 class TuningJob(LoadJob):
@@ -99,10 +99,12 @@ class TuningJob(LoadJob):
         limit_qps, options = work.max_rate_qps or math.inf, request.load.load_options()
         before = TuningMeasurement(options, (), 0, limit_qps=limit_qps)
         if self._stored:
-            _check_system(machine, self._stored.system, self._stored.id)
-            before = self._stored.measurement
+            before, theirs = self._stored.measurement, self._stored.system
+            if names := [name for name in _SAME if attrgetter(name)(machine) != attrgetter(name)(theirs)]:
+                message = f"cannot be resumed with another model or machine; what differs: {', '.join(names)}"
+                raise ConfigurationError(f"evaluation {self._stored.id} {message}")
         replay = Replay(session, self._use, read_peak_bytes, before)
-        race = Race(request, space, replay, replay.use, before.limit_qps, replay.read_peak_bytes)
+        race = Race(request, space, replay, before.limit_qps)
         whole = race.run()
         bound_ns, share = options.latency_bound_ns or 0, 1 - request.percentile / 100
         sought = request.rate_qps is None
@@ -130,15 +132,8 @@ def _check_options(request: TuningRequest, stored: Evaluation[Any]) -> None:
         raise ConfigurationError(f"{which} is no interrupted tuning; only such a one can be resumed")
     mine = storable({**asdict(request.load.load_options()), **request.asked})
     others = storable({**asdict(measured.options), **measured.asked})
-    if names := [spoken(name) for name in {**mine, **others} if mine.get(name) != others.get(name)]:
+    if names := [spoken(n) for n in {**mine, **others} if n != _FREE and mine.get(n) != others.get(n)]:
         raise ConfigurationError(f"{which} cannot be resumed with another {', '.join(names)}")
-
-
-def _check_system(mine: SystemDescription, stored: SystemDescription, evaluation_id: str) -> None:
-    """Refuses to resume the tuning of another model, or on another machine."""
-    if names := [name for name in _SAME if attrgetter(name)(mine) != attrgetter(name)(stored)]:
-        message = f"cannot be resumed with another model or machine; what differs: {', '.join(names)}"
-        raise ConfigurationError(f"evaluation {evaluation_id} {message}")
 
 
 def _configuration_text(best: Configuration, answer: str) -> str:
@@ -158,8 +153,8 @@ def _answer(measured: TuningMeasurement) -> str:
     """Returns a one-line description of the best configuration's figure."""
     best = measured.best
     if best is None:
-        late = measured.another is None
-        return f"not known: {OUT_OF_TIME}" if late else nothing_serves(measured.trials)
+        known = measured.answer.note if measured.answer else nothing_serves(measured.trials)
+        return f"not known: {OUT_OF_TIME}" if measured.another is None else known
     if measured.answer is not None:
         return f"{rate_text(measured.answer)} {_question(measured)}"
     ends = "" if best.low is None else f" [{best.low:.4g}, {best.high:.4g}]"
@@ -174,9 +169,9 @@ def _another(measured: TuningMeasurement) -> str:
     """Returns what is known of the chance that another configuration is better."""
     if measured.another is not None:
         return f"is better with a probability of at most {100 * measured.another:.3g} %"
-    if measured.at_least:
-        return "may be better, which is unknown: the rate of the best is only a lower bound"
-    return "may be better: there was too little time to race them all"
+    if any(each.stopped == OUT_OF_TIME for each in measured.trials):
+        return "may be better: there was too little time to race them all"
+    return "may be better, which is unknown: in the race, the rate of the best was only a lower bound"
 
 
 class TuningReport(Report[TuningMeasurement]):

@@ -74,35 +74,39 @@ class _Ended(Exception):  # noqa: N818 - no error
 
 
 class Replay:
-    """Replays the probes of an interrupted race instead of sending them again; further ones are sent.
+    """Sends the probes of a race, except for those of an interrupted one, which it replays.
 
     Once the race asks for another probe than the one stored next, those that are left are dropped: it must be
     of the same configuration, on the same arrivals.
 
     Args:
         session: The model under load, which also keeps the stored probes.
-        use, read_peak_bytes: See ``Race``.
+        serve: Serves the model with a configuration from then on; returns why it cannot, or an empty text.
+        read_peak_bytes: Returns the peak of the memory since it was called last.
         stored: The interrupted tuning.
     """
 
     def __init__(
         self,
         session: LoadSession,
-        use: Callable[[Configuration], str],
+        serve: Callable[[Configuration], str],
         read_peak_bytes: Callable[[], int],
         stored: TuningMeasurement,
     ) -> None:
-        self._session, self._use, self._read_peak_bytes = session, use, read_peak_bytes
-        self._owners = {number: each for each in stored.trials for number in each.probes}
+        self._session, self._serve, self._read_peak_bytes = session, serve, read_peak_bytes
         self._impossible = {
             each.configuration: each.stopped.removeprefix(f"{_NOT_POSSIBLE}: ")
             for each in stored.trials
             if each.stopped.startswith(_NOT_POSSIBLE)
         }
-        whole = [run for run in stored.probes if run.stop is not Stop.INTERRUPTED]
-        self._left = list(zip(range(len(whole)), whole, stored.ended_s, strict=False))
+        owners = {number: each for each in stored.trials for number in each.probes}
+        self._left = [
+            (owners[number], run, ended_s)
+            for number, (run, ended_s) in enumerate(zip(stored.probes, stored.ended_s, strict=False))
+            if run.stop is not Stop.INTERRUPTED
+        ]
         self._wanted: Configuration | None = None
-        self._served = False
+        self._unserved = False
         self._peak_bytes: int | None = None
         self.count = 0  # of the stored probes that were used
 
@@ -112,14 +116,10 @@ class Replay:
         return self._session.elapsed_s
 
     def use(self, configuration: Configuration) -> str:
-        """Serves a configuration, unless it has the next stored probe; see ``Race``."""
-        self._wanted, self._served = configuration, False
-        if (reason := self._impossible.get(configuration)) is not None:
-            return reason
-        if self._left and self._owners[self._left[0][0]].configuration == configuration:
-            return ""
-        self._served = True
-        return self._use(configuration)
+        """Serves a configuration, unless it has the next stored probe; returns why it cannot, or nothing."""
+        self._wanted = configuration
+        self._unserved = bool(self._left) and self._left[0][0].configuration == configuration
+        return "" if self._unserved else self._impossible.get(configuration) or self._serve(configuration)
 
     def run(
         self, schedule: Schedule, bound_ns: int | None = None, max_late: int | None = None, name: str = ""
@@ -130,17 +130,16 @@ class Replay:
             SessionError: The configuration, which was served before the interruption, no longer can be.
         """
         if self._left:
-            (number, run, ended_s), *left = self._left
-            owner = self._owners[number]
+            owner, run, ended_s = self._left.pop(0)
             if owner.configuration == self._wanted and run.checksum == schedule.checksum:
-                ends = all(self._owners[each] is not owner for each, *_ in left)
+                ends = all(each is not owner for each, *_ in self._left)
                 self._peak_bytes = (owner.memory_bytes or 0) if ends else 0  # a peak above the limit ends it
                 self._session.keep(run, ended_s)
-                self._left, self.count = left, self.count + 1
+                self.count += 1
                 return run
             self._left = []
         self._peak_bytes = None
-        if not self._served and self._wanted is not None:
+        if self._unserved and self._wanted:
             if reason := self.use(self._wanted):  # of which no stored probe is left
                 raise SessionError(f"{self._wanted}: no longer possible after the interruption: {reason}")
             self._read_peak_bytes()  # leaves what was open before out of the peak
@@ -157,23 +156,14 @@ class Race:
     Args:
         request: The question.
         space: The configurations.
-        session: The model under load.
-        use: Serves the model with a configuration from then on; returns why it cannot, or an empty text.
+        session: Serves the configurations, and sends their probes.
         limit_qps: The highest rate that can be sent on time.
-        read_peak_bytes: Returns the peak of the memory since it was called last.
     """
 
     def __init__(
-        self,
-        request: TuningRequest,
-        space: Iterable[Configuration],
-        session: LoadSession | Replay,
-        use: Callable[[Configuration], str],
-        limit_qps: float,
-        read_peak_bytes: Callable[[], int] = lambda: 0,
+        self, request: TuningRequest, space: Iterable[Configuration], session: Replay, limit_qps: float
     ) -> None:
-        self._request, self._session, self._use, self._limit_qps = request, session, use, limit_qps
-        self._read_peak_bytes = read_peak_bytes
+        self._request, self._session, self._limit_qps = request, session, limit_qps
         self._bound_ns = bound_ns_of(request.latency_bound_ms)
         self._share = 1 - request.percentile / 100
         self._process = request.load.process
@@ -211,7 +201,7 @@ class Race:
             try:
                 self._confirm(self.best)
             except _Ended as ended:
-                self.note = str(ended)
+                self.note = self.note or str(ended)
         if self.best and self.best.stopped:
             self.note, self.best = f"the best of an earlier round lost: {self.best.stopped}", None
         return not self._interrupted
@@ -276,10 +266,10 @@ class Race:
         began_s = self._session.elapsed_s
         if self._is_late:
             raise _Ended(OUT_OF_TIME)
-        if reason := self._use(each.configuration):
+        if reason := self._session.use(each.configuration):
             each.stopped = f"{_NOT_POSSIBLE}: {reason}"
         if self._request.max_memory_mib:
-            self._read_peak_bytes()  # leaves what was open before out of the peak
+            self._session.read_peak_bytes()  # leaves what was open before out of the peak
         each.spent_s += self._session.elapsed_s - began_s
         return not each.stopped
 
@@ -315,7 +305,7 @@ class Race:
         self.ended_s.append(self._session.elapsed_s)
         each.spent_s += self._session.elapsed_s - began_s
         if most_mib := self._request.max_memory_mib:
-            each.memory_bytes = max(self._read_peak_bytes(), each.memory_bytes or 0)
+            each.memory_bytes = max(self._session.read_peak_bytes(), each.memory_bytes or 0)
             if each.memory_bytes > most_mib * _BYTES_PER_MIB:
                 each.stopped = f"{OUT_OF_MEMORY} {most_mib} MiB"
         if run.stop is Stop.INTERRUPTED:
@@ -365,7 +355,7 @@ class Race:
     def _arrive(self, rate_qps: float) -> None:
         """Sets the numbers of arrivals in a sequence and in its empty start, for rates of about this one."""
         self._expected_qps, least_s = rate_qps, self._request.min_duration_s
-        duration_s = least_s * 2 ** (self._number - 1)
+        duration_s, fewest = least_s * 2 ** (self._number - 1), max(1 / self._share, BLOCKS)
         if self._sequences > 1:
             probes = 1 if self._request.rate_qps else _CONFIRMING_PROBES
             bounds_s = self._bound_ns / _NS_PER_S
@@ -373,11 +363,11 @@ class Race:
                 (until_s - self.ended_s[-1]) / probes / self._sequences
                 for until_s in (self._until_s, self._few_s)
             )
-            if left_s < _SHORTEST_BOUNDS * bounds_s:
-                raise _Ended(OUT_OF_TIME)
+            if left_s < max(_SHORTEST_BOUNDS * bounds_s, fewest / rate_qps):
+                raise _Ended("too little time was left to confirm it")
             few_s = max(few_s, least_s, _SHORT_BOUNDS * bounds_s)
             duration_s = min(_SEQUENCE_DURATIONS * least_s * _CONFIRMING_PROBES / probes, left_s, few_s)
-        self._queries = math.ceil(max(duration_s * rate_qps, 1 / self._share, BLOCKS))
+        self._queries = math.ceil(max(duration_s * rate_qps, fewest))
         start = _START_BOUNDS * self._bound_ns / _NS_PER_S * rate_qps
         self._cut = int(min(start, _START_SHARE * self._queries))
 
@@ -429,8 +419,9 @@ class Race:
                     self._hopeless.add(each.configuration)
                 break
             figure = fitted(low, high, share, width, trusted=several)
-            if self._is_late:
-                self.note = OUT_OF_TIME
+            more_s = self._queries * self._sequences / rate_qps if several and low and high else 0.0
+            if self._session.elapsed_s + more_s >= self._until_s:
+                self.note = "too little time was left for another probe" if more_s else OUT_OF_TIME
                 return figure if low and (high or not before) else None
             if low and high and figure:
                 if figure.resolution <= width / 4 and (figure.blocks.any() or not several):

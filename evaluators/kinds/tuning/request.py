@@ -160,7 +160,7 @@ class TuningRequest:
         flags=("-o", "--write_config"),
     )
     resume: str | None = declared(
-        None, "Continue this interrupted tuning; all other options must be the same.", "ID"
+        None, "Continue this interrupted tuning; all other options but time_budget must be the same.", "ID"
     )
 
     def __post_init__(self) -> None:

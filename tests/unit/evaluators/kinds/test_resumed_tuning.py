@@ -54,7 +54,7 @@ def tuned(
 ) -> TuningMeasurement:
     """The tuning by a prober, which continues the stored one."""
     replay = Replay(prober, prober.use, peak_bytes, stored or nothing(request))
-    race = Race(request, SPACE, replay, replay.use, math.inf, replay.read_peak_bytes)
+    race = Race(request, SPACE, replay, math.inf)
     answer = race.answer() if race.run() else None
     options = request.load.load_options()
     found = (options, tuple(prober.runs), 0, answer, race.trials(), request.asked)
@@ -118,6 +118,36 @@ def test_a_tuning_is_resumed_again() -> None:
     assert found.answer is not None
 
 
+@pytest.mark.parametrize("budget_s", [20.0, 300.0])
+def test_a_tuning_is_resumed_with_less_or_more_time(budget_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuned_hosts, "OPENING_S", 0.0)
+    request, before = request_of(0, 60.0, time_budget_s=budget_s), tuned(REQUESTS["rate"], Prober(20))
+
+    found = tuned(request, Prober(), stored(before))
+
+    expected = tuned(request, Prober())
+    assert (found.answer, found.trials) == (expected.answer, expected.trials)
+    assert (found.answer is None) == (budget_s == 20.0)
+
+
+class _OnceProber(Prober):
+    """Can serve the largest configuration only once."""
+
+    def use(self, c: Configuration) -> str:
+        return "no memory" if c == SPACE[5] and c in self.used else super().use(c)
+
+
+def test_the_probes_of_a_configuration_that_later_was_not_possible_are_replayed() -> None:
+    request, prober = REQUESTS["rate"], Prober()
+    before = tuned(request, _OnceProber(stop_after=30))
+
+    found = tuned(request, prober, stored(before))
+
+    trials = {each.configuration: each for each in found.trials}
+    assert (trials[SPACE[5]].stopped, len(trials[SPACE[5]].probes)) == ("not possible: no memory", 3)
+    assert len(prober.sent) == len(found.probes) - 30
+
+
 def test_another_probe_than_the_stored_one_is_sent_and_the_rest_is_dropped() -> None:
     request, prober = REQUESTS["rate"], Prober()
     before = tuned(request, Prober(stop_after=20))
@@ -169,7 +199,6 @@ class Resources:
         ({}, Status.COMPLETE, "evaluation run-1 is no interrupted tuning"),
         ({"percentile": 95.0}, Status.INTERRUPTED, "cannot be resumed with another percentile$"),
         ({"threads": (1, 2)}, Status.INTERRUPTED, "cannot be resumed with another threads$"),
-        ({"time_budget_s": 70.0}, Status.INTERRUPTED, "cannot be resumed with another time_budget$"),
     ],
     ids=str,
 )

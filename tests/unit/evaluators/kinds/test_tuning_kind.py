@@ -108,6 +108,7 @@ def test_a_figure_that_was_not_confirmed_is_about_right_and_has_no_interval(opti
             "no configuration within the memory limit can serve this load",
         ),
         (["it breaks the bound even at 2 queries/s"] * 4, "no configuration can serve this load"),
+        (["it breaks the bound even at 2 queries/s"] * 4, "the best of an earlier round lost: at 2 qps"),
     ],
 )
 def test_it_is_told_why_no_configuration_is_the_best(stopped: list[str], answer: str) -> None:
