@@ -326,7 +326,8 @@ def mix_search_rows(search: MixSearchMeasurement) -> Iterator[tuple[str, str]]:
     if factor := search.factor:
         limited = f", limited by {search.limited_by}" if search.limited_by else ""
         verdict = "INVALID: " if invalid_reason(search) else ""
-        yield "factor", f"{verdict}{rate_text(factor)} times the rates of the mix{limited}"
+        unit = "" if factor.method == Method.NONE else " times the rates of the mix"
+        yield "factor", f"{verdict}{rate_text(factor)}{unit}{limited}"
     if own := search.own_factor:
         yield "own factor", f"{rate_text(own)} ({own.method})" + (own.note and f"; {own.note}")
     yield from search_rows(search)
