@@ -63,22 +63,20 @@ load_options = load_options_of(LoadRequest)
 """Adds the options that both load-test commands share."""
 
 
+def _mix_option(text: str) -> Callable[[Any], Any]:
+    return options(option("--mix", type=FILE, metavar="FILE", help=text), heading=MEASUREMENT)
+
+
 @click.command(cls=Command)
 @load_options_of(WorkloadRequest)
-@options(
-    option("--mix", type=FILE, metavar="FILE", help="Put several models under load: agent measure mix."),
-    heading=MEASUREMENT,
-)
+@_mix_option("Put several models under load: agent measure mix.")
 def workload(**given: Any) -> None:
     """Send queries as they arrive in production, and measure the latency of each.
 
     Queries are sent when they are due, regardless of earlier ones; latency counts from the time a query was
     due to its response. By default, the run lasts at least 10 s and 512 queries.
     """
-    if given["mix"] is None:
-        del given["mix"]
-        _put(WorkloadRequest, given)
-    _put_mix("mix", given)
+    _put(WorkloadRequest, "mix", given)
 
 
 def _put_mix(name: str, given: dict[str, Any]) -> None:
@@ -89,32 +87,26 @@ def _put_mix(name: str, given: dict[str, Any]) -> None:
         raise ConfigurationError(
             f"mix: {others[0]} is not an option of a mix; those of its models are in the file"
         )
-    values = {option: value for option, value in given.items() if option in known}
-    _measure(name, {option: value for option, value in values.items() if value is not None})
+    _measure(name, {each: value for each, value in given.items() if each in known and value is not None})
 
 
 @click.command("max-qps", cls=Command)
 @load_options_of(MaxQpsRequest)
-@options(
-    option(
-        "--mix", type=FILE, metavar="FILE", help="Search for the factor of a mix: agent measure mix_search."
-    ),
-    heading=MEASUREMENT,
-)
+@_mix_option("Search for the factor of a mix: agent measure mix_search.")
 def max_qps(**given: Any) -> None:
     """Search for the highest rate at which a latency percentile stays within a bound.
 
     The answer is an interval, or none. Each probe draws its queries from its own seed, and is stored with
     the answer.
     """
+    _put(MaxQpsRequest, "mix_search", given)
+
+
+def _put(kind: type[WorkloadRequest] | type[MaxQpsRequest], of_mix: str, given: dict[str, Any]) -> NoReturn:
+    """Runs the load test that the options describe, or that of a mix, and exits with its exit code."""
     if given["mix"] is not None:
-        _put_mix("mix_search", given)
+        _put_mix(of_mix, given)
     del given["mix"]
-    _put(MaxQpsRequest, given)
-
-
-def _put(kind: type[WorkloadRequest] | type[MaxQpsRequest], given: dict[str, Any]) -> NoReturn:
-    """Runs the load test that the options describe, and exits with its exit code."""
     # Imported here because the help does not need it.
     from inferometer.client.api.requests import inputs_of, take_system
     from inferometer.client.evaluating.running import run_job

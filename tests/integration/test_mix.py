@@ -158,26 +158,32 @@ def test_the_smallest_bound_says_how_punctually_all_are_sent(mix, monkeypatch):
     assert seen == [5_000_000]
 
 
-@pytest.mark.parametrize(("block", "pairs"), [(3, 0), (6, 1)])
-def test_a_stop_keeps_complete_pairs(mix, tmp_path, manifest_folder, monkeypatch, block, pairs):
-    mix({"a": {"model_name": "Scripted"}, "b": {"model_name": "Scripted"}})
-    monkeypatch.setenv("AGENT_MANIFESTS", str(manifest_folder))
-    seen = []
-    callbacks = JobCallbacks(
-        on_progress=lambda each: seen.append(str(each)),
-        stop_requested=lambda: bool(seen) and seen[-1].startswith(f"block {block} of 12"),
-    )
-    request = MixRequest(mix=tmp_path / "mix.yaml", blocks=4, duration_s=0.6)
+@pytest.fixture
+def stopped(mix, tmp_path, manifest_folder, monkeypatch):
+    """Runs a job of two models, stops it in a block or a probe, and returns its evaluations and progress."""
 
-    def measured():
-        return list(mix_job(request).run(Systems(library_invocation()), callbacks))
+    def measured(job, request, place, **options):
+        mix({name: {"model_name": "Scripted", "latency_bound": 200} for name in ("a", "b")})
+        monkeypatch.setenv("AGENT_MANIFESTS", str(manifest_folder))
+        seen = []
+        callbacks = JobCallbacks(
+            on_progress=lambda each: seen.append(str(each)),
+            stop_requested=lambda: bool(seen) and seen[-1].startswith(place),
+        )
+        run = job(request(mix=tmp_path / "mix.yaml", **options)).run
+        return list(run(Systems(library_invocation()), callbacks)), seen
 
-    if not pairs:
-        with pytest.raises(EvaluationInterrupted, match="before a pair of blocks was complete"):
-            measured()
-        return
-    kept = [(each.status, len(each.measurement.alone)) for each in measured()]
-    assert kept == [(Status.INTERRUPTED, pairs)] * 2
+    return measured
+
+
+def test_a_stop_keeps_complete_pairs(stopped):
+    job, options = (mix_job, MixRequest), {"blocks": 4, "duration_s": 0.6}
+    with pytest.raises(EvaluationInterrupted, match="before a pair of blocks was complete"):
+        stopped(*job, "block 3 of 12", **options)
+    found, seen = stopped(*job, "block 6 of 12", **options)
+
+    kept = [(each.status, len(each.measurement.alone)) for each in found]
+    assert kept == [(Status.INTERRUPTED, 1)] * 2
     order = ("a alone", "b alone", "together", "together", "b alone", "a alone")  # which balances a drift
     blocks = dict.fromkeys(each.partition("  ")[0] for each in seen if each.startswith("block"))
     assert list(blocks) == [f"block {number} of 12, {what}" for number, what in enumerate(order, 1)]
@@ -222,25 +228,13 @@ def test_a_search_for_the_factor_is_stored_repeated_and_shown(mix, tmp_path, man
     assert run(["info", "evaluation", "max-qps", "--probes", "-f", "csv"]) == 0
 
 
-@pytest.mark.parametrize("probe", [1, 3])
-def test_a_stop_of_a_search_keeps_complete_probes(mix, tmp_path, manifest_folder, monkeypatch, probe):
-    mix({name: {"model_name": "Scripted", "latency_bound": 200} for name in ("a", "b")})
-    monkeypatch.setenv("AGENT_MANIFESTS", str(manifest_folder))
-    seen = []
-    callbacks = JobCallbacks(
-        on_progress=lambda each: seen.append(str(each)),
-        stop_requested=lambda: bool(seen) and seen[-1].startswith(f"probe {probe} "),
-    )
-    request = MixSearchRequest(mix=tmp_path / "mix.yaml", min_duration_s=0.5, warm_up_queries=1)
+def test_a_stop_of_a_search_keeps_complete_probes(stopped):
+    job, options = (mix_search_job, MixSearchRequest), {"min_duration_s": 0.5, "warm_up_queries": 1}
+    with pytest.raises(EvaluationInterrupted, match="before a probe was complete"):
+        stopped(*job, "probe 1 ", **options)
+    found, _ = stopped(*job, "probe 3 ", **options)
 
-    def measured():
-        return list(mix_search_job(request).run(Systems(library_invocation()), callbacks))
-
-    if probe == 1:
-        with pytest.raises(EvaluationInterrupted, match="before a probe was complete"):
-            measured()
-        return
-    kept = [(each.status, len(each.measurement.probes), each.measurement.answer) for each in measured()]
+    kept = [(each.status, len(each.measurement.probes), each.measurement.answer) for each in found]
     assert kept == [(Status.INTERRUPTED, 2, None)] * 2
 
 

@@ -219,6 +219,16 @@ def test_a_search_is_percentiles_of_its_probes_against_their_rate(searches: list
     assert chart.heading.warning == "INVALID: 1 of 3 probes; do not trust their latencies"
 
 
+def test_the_picture_of_a_mix_names_the_model_and_the_factor(mix_searches: list[Evaluation]) -> None:
+    details = [chart.heading.detail for chart in charts_of("mix_search", mix_searches)]
+
+    for said in (
+        "onnx: factor 1.502 [1.455, 1.555] at p99 ≤ 10 ms (late fraction)",
+        "torch: factor INVALID 1.5",
+    ):
+        assert any(said in detail for detail in details)
+
+
 def test_an_answer_without_an_interval_has_no_band(searches: list[Evaluation]) -> None:
     none, unlimited = charts_of("max_qps", searches[1:])
 

@@ -16,14 +16,16 @@ from inferometer.evaluators.kinds.load.measurement import (
     MixMeasurement,
     MixSearchMeasurement,
     MlperfResult,
+    RateAnswer,
     RateSearchMeasurement,
 )
 from inferometer.evaluators.kinds.load.report import ProbesReport
+from inferometer.evaluators.kinds.load.summary import mix_search_rows
 from inferometer.evaluators.kinds.reports import OverviewReport
 from inferometer.evaluators.load.queries import Outcome
 from inferometer.evaluators.reports.base import Report, Row, find_report
 from inferometer.evaluators.reports.writer import Format, write
-from tests.reports.loads import MS
+from tests.reports.loads import MS, mix_search
 
 GOLDEN = Path(__file__).parent / "golden"
 PERCENTILES = {"p50": 50, "p90": 90, "p95": 95, "p99": 99, "p99_9": Fraction(999, 10)}
@@ -238,3 +240,10 @@ def test_lag_is_of_the_queries_that_were_sent(workloads: list[Evaluation]) -> No
     [row] = find_report("workload").rows([changed])
 
     assert row["lag_ms_p99"] == pytest.approx(0.1 * MS / MS)
+
+
+def test_a_mix_that_keeps_its_bounds_at_no_factor_says_none() -> None:
+    none = RateAnswer(None, None, None, "none", "a: 12 of 12 queries were late")
+    rows = dict(mix_search_rows(mix_search("a", 100.0, (1,), answer=none, limited_by="a")))
+
+    assert rows["factor"] == "none, limited by a"

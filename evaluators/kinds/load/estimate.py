@@ -215,8 +215,7 @@ _DISAGREEMENT_ERRORS = 3.0
 _FAILED_SHARE = 0.1
 _LEAST_UNQUEUED = 10
 _SURE_LATE = 10
-"""A probe that allows this many late queries cannot keep the bound by chance at far too high a rate."""
-_ONE_SIDED = 0.025
+"""Queries of which this many may be late cannot keep the bound by chance at far too high a rate."""
 CERTAIN = 0.001
 """The probability below which an event is not attributed to chance."""
 
@@ -379,9 +378,10 @@ class Estimator:
 
 
 def by_late_fraction(seen: Sequence[Evidence], late_fraction: float, reason: str = "") -> Estimate | None:
-    """Returns the estimate from the curve of late fractions; its interval covers both counts.
+    """Returns the estimate from the curve of late fractions; None if the probes do not determine a rate yet.
 
-    None if the probes do not yet determine a rate.
+    Its interval covers those of the curves through both counts and without any one probe that has late
+    queries, the highest rate that kept the bound, and the lowest that did not.
     """
     kept, broken = Bracket.of(seen, late_fraction)
     if kept is None or broken is None or broken > kept * NEAR:
@@ -427,41 +427,29 @@ def unqueued_late(seen: Sequence[Evidence], late_fraction: float) -> str | None:
     return f"{late} of {queries} queries with no queue before them were late"
 
 
-def surely_kept_qps(seen: Sequence[Evidence], late_fraction: float, spread: float) -> float:
-    """Returns the highest rate of a probe that keeps the bound with a confidence of 97.5 %; 0 if none does.
+def surely_kept_qps(seen: Sequence[Evidence], late_fraction: float) -> float:
+    """Returns the highest rate of a probe at which enough queries kept the bound; 0 if there is none.
 
-    At this rate and above, so few queries were late that the allowed fraction would explain it at most once
-    in 40 times. Late queries come in bursts, so ``spread`` queries count as one; see ``burstiness``.
+    Enough are so many, at this rate and above together, that ten of them may be late.
     """
-    for rate_qps in sorted({e.rate_qps for e in seen if e.queries}, reverse=True):
+    for rate_qps in sorted({e.rate_qps for e in seen}, reverse=True):
         above = [e for e in seen if e.rate_qps >= rate_qps]
-        queries = math.ceil(sum(e.queries for e in above) / spread)
-        late = math.ceil(sum(e.late for e in above) / spread)
-        if late < late_fraction * queries and _binomial_head(late, queries, late_fraction) <= _ONE_SIDED:
+        allowed = late_fraction * sum(e.queries for e in above)
+        if allowed >= _SURE_LATE and sum(e.late for e in above) <= allowed:
             return rate_qps
     return 0.0
 
 
-def burstiness(seen: Sequence[Evidence]) -> float:
-    """Returns the overdispersion of late queries in slices of time, at least 1; see ``_spread``."""
-    counts = Counts.joined([e.counts for e in seen])
-    if len(counts.late) <= _PARAMETERS or not counts.late.any():
-        return 1.0
-    return _spread(counts, np.full(len(counts.late), counts.late.sum() / counts.queries.sum()))
-
-
 def _binomial_tail(least: int, count: int, share: float) -> float:
     """Returns the probability that at least ``least`` of ``count`` events of probability ``share`` occur."""
-    return 1.0 - _binomial_head(least - 1, count, share)
-
-
-def _binomial_head(most: int, count: int, share: float) -> float:
-    """Returns the probability that at most ``most`` of ``count`` events of probability ``share`` occur."""
+    if least <= 0:
+        return 1.0
     log_odds = math.log(share / (1 - share))
     log_term = count * math.log1p(-share)
     terms = []
-    for k in range(min(most, count) + 1):
-        terms.append(math.exp(log_term))
+    for k in range(count + 1):
+        if k >= least:
+            terms.append(math.exp(log_term))
         if k < count:
             log_term += math.log((count - k) / (k + 1)) + log_odds
     return math.fsum(terms)

@@ -38,7 +38,7 @@ from inferometer.evaluators.kinds.load.measurement import (
     invalid_reason,
     rate_text,
 )
-from inferometer.evaluators.kinds.load.summary import LoadSummary, mix_answer_text
+from inferometer.evaluators.kinds.load.summary import LoadSummary
 from inferometer.evaluators.load.latency_parts import PARTS
 from inferometer.evaluators.load.queries import LoadRun, Outcome, Queries
 from inferometer.evaluators.reports.base import Row
@@ -352,14 +352,15 @@ def _answer(search: RateSearchMeasurement) -> tuple[tuple[Band, ...], tuple[Rule
 
 
 def _headline(search: RateSearchMeasurement) -> str:
-    answer, options = search.answer, search.options
+    name, answer, options = "max QPS", search.answer, search.options
+    if isinstance(search, MixSearchMeasurement):
+        name, answer = f"{search.name}: factor", search.factor
     judged = f"at p{options.percentile:g} ≤ {options.latency_bound_ms:g} ms"
     if answer is None:
-        return f"max QPS {judged}: no answer"
+        return f"{name} {judged}: no answer"
     text = rate_text(answer)
     text = f"INVALID {text}" if invalid_reason(search) else text
-    of_mix = f"{search.name}: {mix_answer_text(search)}; " if isinstance(search, MixSearchMeasurement) else ""
-    return f"{of_mix}max QPS {text} {judged} ({answer.method})"
+    return f"{name} {text} {judged} ({answer.method})"
 
 
 def _search_warning(search: RateSearchMeasurement) -> str:

@@ -1,4 +1,4 @@
-"""Requests that put models under load: workloads, searches for the highest rate, and mixes of models.
+"""Requests that put a model under load: workloads, and searches for the highest rate.
 
 Because help shows their options, slow imports happen only where they are needed.
 """

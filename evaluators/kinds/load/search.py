@@ -23,7 +23,6 @@ from inferometer.evaluators.kinds.load.estimate import (
     Estimate,
     Estimator,
     Evidence,
-    burstiness,
     by_late_fraction,
     surely_kept_qps,
     unqueued_late,
@@ -56,6 +55,7 @@ _LATE_FACTOR = 5
 _LATE_OF_CONFIRMING = 0.25
 _INVALID_IN_A_ROW = 3
 _LIMIT_AFTER_INVALID = 0.75
+_TAIL = 0.025
 _NS_PER_S = 1_000_000_000
 
 
@@ -327,8 +327,8 @@ def search_factor(
     interval are the smallest of their ends, which have tails of 2.5 % / k for k models (Bonferroni). The
     upper end needs this, because each model could make it too small. The lower end is above the true factor
     only if that of the model which truly limits is; there, it makes up for a part of what the curve's
-    intervals are too narrow. A model with too few late queries for a curve has the lower end of
-    ``surely_kept_qps``.
+    intervals are too narrow. A model with too few late queries for a curve has the ends of its bracket, but
+    the lower end of ``surely_kept_qps``.
 
     Args:
         models: The load of each model at the factor 1, with the same options of the search.
@@ -343,7 +343,17 @@ def search_factor(
         EvaluationInterrupted: A stop was requested.
     """
     search = _MixSearch(models, session, limit)
-    answer, own = search.answer(), search.own()
+    answer = search.answer()
+    own = {
+        name: RateAnswer(
+            rate_qps=each.rate_qps or None,
+            low_qps=each.low_qps,
+            high_qps=each.high_qps if math.isfinite(each.high_qps) else None,
+            method=each.method.value,
+            note=each.reason,
+        )
+        for name, each in search.own().items()
+    }
     broken = (name for name, each in own.items() if each.high_qps is not None)
     return answer, own, min(broken, key=lambda name: own[name].rate_qps or 0.0, default="")
 
@@ -364,38 +374,35 @@ class _MixSearch(_Search):
         self._unloaded_s = _UNLOADED_QUERIES / min(rates_qps) / self._unloaded_qps
         self._models = {name: (each, list[Evidence]()) for name, each in models.items()}
 
-    def own(self) -> dict[str, RateAnswer]:
-        """Returns the answer for each model."""
-        spread = max(burstiness([e for e in seen if e.confirming]) for _, seen in self._models.values())
+    def own(self) -> dict[str, Estimate]:
+        """Returns the estimate for each model."""
+        wider = NormalDist().inv_cdf(_TAIL / len(self._models)) / NormalDist().inv_cdf(_TAIL)
         return {
-            name: _own_answer(seen, each.late_fraction, spread, _TAIL / len(self._models))
+            name: _own_estimate(seen, each.late_fraction, wider)
             for name, (each, seen) in self._models.items()
         }
 
     def _estimate(self, before: Estimate | None, simulated: int) -> Estimate | None:
         own = self.own()
-        fitted = {n: each for n, each in own.items() if each.method == Method.LATE_FRACTION.value}
-        name = min(fitted, key=lambda each: fitted[each].rate_qps or 0.0, default="")
-        factor = (fitted[name].rate_qps if name else None) or 0.0
-        if not name or any((own[each].high_qps or math.inf) <= factor for each in own.keys() - fitted.keys()):
+        fitted = [each for each in own.values() if each.method is Method.LATE_FRACTION]
+        limiting = min(fitted, key=lambda each: each.rate_qps, default=None)
+        if not limiting or any(each.high_qps <= limiting.rate_qps for each in own.values()):
             return None
-        request, seen = self._models[name]
-        curve = by_late_fraction(seen, request.late_fraction)
-        low = min(each.low_qps or 0.0 for each in own.values())
-        high = min(each.high_qps or math.inf for each in fitted.values())
+        low = min(each.low_qps for each in own.values())
+        high = min(each.high_qps for each in fitted)
         others = [
-            f"{each} may limit it as well"
-            for each, found in own.items()
-            if each != name and (found.low_qps or 0.0) <= (factor if each in fitted else low)
+            f"{name} may limit it as well"
+            for name, each in own.items()
+            if each is not limiting and each.low_qps <= (limiting.rate_qps if each in fitted else low)
         ]
-        slope = curve.slope if curve else 0.0
-        return Estimate(factor, low, high, Method.LATE_FRACTION, slope=slope, reason="; ".join(others))
+        return replace(limiting, low_qps=low, high_qps=high, reason="; ".join(others))
 
     def _bracket(self) -> Bracket:
         """Returns the largest factor that all models kept, and the smallest that one of them did not."""
-        each = [Bracket.of(seen, request.late_fraction) for request, seen in self._models.values()]
-        kept, broken = [one.kept_qps for one in each], [one.broken_qps for one in each if one.broken_qps]
-        return Bracket(min(one or 0.0 for one in kept) or None, min(broken, default=None))
+        found = [Bracket.of(seen, request.late_fraction) for request, seen in self._models.values()]
+        kept = [each.kept_qps or 0.0 for each in found if any(each)]  # of models that were sent queries
+        broken = [each.broken_qps for each in found if each.broken_qps]
+        return Bracket(min(kept, default=None) or None, min(broken, default=None))
 
     def _unqueued_late(self) -> str | None:
         """Returns the explanation for a model, from probes in which queries hardly meet those of others."""
@@ -439,22 +446,18 @@ class _MixSearch(_Search):
         return all(valid)
 
 
-_TAIL = 0.025
-
-
-def _own_answer(seen: Sequence[Evidence], late_fraction: float, spread: float, tail: float) -> RateAnswer:
-    """Returns the answer for one model; see ``search_factor``. ``tail`` is that of each end."""
-    found, surely = by_late_fraction(seen, late_fraction), surely_kept_qps(seen, late_fraction, spread)
-    # few late queries hardly determine a curve
-    if found is None or (found.tolerance > NEAR - 1 and surely >= found.low_qps):
-        kept, broken = Bracket.of(seen, late_fraction)
-        above = [e for e in seen if 0 < surely <= e.rate_qps]
-        late, queries = int(sum(e.late for e in above)), int(sum(e.queries for e in above))
-        note = (
-            f"{late} of {queries} queries were late at {surely:.3g} and above" if above else "too few queries"
-        )
-        method = Method.AT_LEAST if broken is None else Method.BRACKET
-        return RateAnswer(kept, surely, broken, method.value, note)
-    wider = NormalDist().inv_cdf(tail) / NormalDist().inv_cdf(_TAIL)
-    low, high = (found.rate_qps * (end / found.rate_qps) ** wider for end in (found.low_qps, found.high_qps))
-    return RateAnswer(found.rate_qps, low, high, found.method.value)
+def _own_estimate(seen: Sequence[Evidence], late_fraction: float, wider: float) -> Estimate:
+    """Returns the estimate for one model, from its curve or else its bracket; see ``search_factor``."""
+    if curve := by_late_fraction(seen, late_fraction):
+        ends = (curve.low_qps, curve.high_qps)
+        low, high = (curve.rate_qps * (end / curve.rate_qps) ** wider for end in ends)
+        return replace(curve, low_qps=low, high_qps=high)
+    kept, broken = Bracket.of(seen, late_fraction)
+    surely = surely_kept_qps(seen, late_fraction)
+    above = [e for e in seen if e.rate_qps >= surely]
+    late, queries = int(sum(e.late for e in above)), int(sum(e.queries for e in above))
+    note = f"{late} of {queries} queries were late at {surely:.3g} and above"
+    if not surely:
+        note = "no factor is sure to keep its bound"
+    method = Method.BRACKET if broken else Method.AT_LEAST
+    return Estimate(kept or 0.0, surely, broken or math.inf, method, reason=note)

@@ -319,20 +319,15 @@ def answer_text(search: RateSearchMeasurement) -> str:
     return f"{verdict}{rate_text(answer)}{unit} at p{search.options.percentile:g} <= {bound:g} ms"
 
 
-def mix_answer_text(search: MixSearchMeasurement) -> str:
-    """Returns a one-line description of the factor of a mix."""
-    if search.factor is None:
-        return "no answer: the search was stopped"
-    limited = f", limited by {search.limited_by}" if search.limited_by else ""
-    verdict = "INVALID: " if invalid_reason(search) else ""
-    return f"{verdict}{rate_text(search.factor)} times the rates of the mix{limited}"
-
-
 def mix_search_rows(search: MixSearchMeasurement) -> Iterator[tuple[str, str]]:
     """Yields the figures of one model of a search: the factors of the mix and its own, and the probes."""
     yield "load", f"{search.name}, {search.options.arrival} at {search.options.rate_qps:g} queries/s"
     yield "beside", "; ".join(search.others) or "no other model"
-    yield "factor", mix_answer_text(search)
+    if factor := search.factor:
+        limited = f", limited by {search.limited_by}" if search.limited_by else ""
+        verdict = "INVALID: " if invalid_reason(search) else ""
+        unit = "" if factor.method == Method.NONE else " times the rates of the mix"
+        yield "factor", f"{verdict}{rate_text(factor)}{unit}{limited}"
     if own := search.own_factor:
         yield "own factor", f"{rate_text(own)} ({own.method})" + (own.note and f"; {own.note}")
     yield from search_rows(search)
