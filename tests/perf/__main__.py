@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from inferometer.agent.hardware.environment import read_environment
@@ -173,6 +175,7 @@ def main() -> None:
     if unknown := set(given.sections) - set(SECTIONS):
         parser.error(f"unknown section {', '.join(sorted(unknown))}; known: {', '.join(SECTIONS)}")
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that sections end what they have started
     _print_machine()
     for name, tables in SECTIONS.items():
         if name in given.sections or not given.sections:
