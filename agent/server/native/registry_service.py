@@ -149,12 +149,9 @@ class RegistryService:
 def troubles(trouble: Trouble) -> list[str]:
     """Returns the reasons why an agent, or an instance of a model, is unhealthy, one per line."""
     lost = [f"{device} is lost: {message}" for device, message in trouble.lost_devices]
-    hanging = [f"model {model}: a prediction has run for {ns / 1e9:.1f} s" for model, ns in trouble.hanging]
-    return [
-        *lost,
-        *hanging,
-        *(
-            f"model {model}: a prediction has run for {ns / 1e9:.1f} s; instances that are alive: {alive}"
-            for model, ns, alive in trouble.bearable
-        ),
+    hanging = [
+        f"model {model}: a prediction has run for {ns / 1e9:.1f} s"
+        + f"; instances that are alive: {alive}" * bool(alive)
+        for model, ns, alive in trouble.hanging
     ]
+    return lost + hanging
