@@ -239,11 +239,9 @@ class BatchWorkers(Generic[_Request]):
 
         For None, a request in the queue, it is the latest one of all instances, or None if one has none.
         """
-        if request is not None:
-            own = [each for each in self._instances if any(other is request for other in each.batch)]
-            return own[0].busy_since_ns if own else None
-        begun = [since for each in self._instances if (since := each.busy_since_ns) is not None]
-        return max(begun) if len(begun) == len(self._instances) else None
+        own = [i for i in self._instances if request is None or any(each is request for each in i.batch)]
+        begun = [since for each in own if (since := each.busy_since_ns) is not None]
+        return max(begun, default=None) if len(begun) == len(own) else None
 
     def join(self, timeout_s: float) -> None:
         """Waits until the threads have ended or the timeout expires."""
