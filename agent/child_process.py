@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
+from inferometer.agent.hardware.allocator import use_allocator_of_environment
 from inferometer.manifests.errors import ConfigurationError, DatasetError
 
 GOVERNED = (signal.SIGINT, signal.SIGTERM)
@@ -159,6 +160,7 @@ def _run(run: Callable[..., None], *given: Any) -> None:
     for number in GOVERNED:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, GOVERNED)
+    use_allocator_of_environment()
     run(*given)
 
 

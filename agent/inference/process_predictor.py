@@ -7,6 +7,7 @@ through shared memory, and short messages through a pipe.
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 import threading
 import time
@@ -288,8 +289,17 @@ def _size(tensors: Tensors) -> int:
     return _ALIGNMENT + sum(_padded(each.nbytes) for each in tensors.values() if not each.dtype.hasobject)
 
 
+def _end_with_parent() -> None:
+    """Ends this process soon after its parent process, although a prediction hangs."""
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
+        time.sleep(_LOOK_S)
+        os._exit(1)
+
+
 def _serve(make: Callable[[], Predictor], connection: Connection) -> None:
     """Runs the process from the loading of the model until the parent process closes the connection."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     inputs, outputs = _Memory(), _Memory()
     try:
         predictor = make()

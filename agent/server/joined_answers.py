@@ -69,9 +69,7 @@ def join(found: Any, other: Any) -> Any:
 
 def counts_of(answer: Any) -> Counts:
     """Returns the counts in an answer of ``COUNTING``, for ``add_counts``."""
-    return add_counts(
-        {key: part if key[0] else type(part)(cpu_ns=part.cpu_ns)} for key, part in _counting(answer)
-    )
+    return {key: part if key[0] else type(part)(cpu_ns=part.cpu_ns) for key, part in _counting(answer)}
 
 
 def add_counts(parts: Iterable[Counts]) -> Counts:

@@ -361,7 +361,7 @@ class _LoadCollector(Collector):
         yield GaugeMetricFamily(
             "inferometer_predictions_hanging",
             "Predictions that are currently hanging.",
-            len(load.trouble.hanging) + len(load.trouble.bearable),
+            len(load.trouble.hanging),
         )
         labels = ("model", "version", "framework", "device")
         loaded = GaugeMetricFamily("inferometer_models_loaded", "Loaded instances of a model.", labels=labels)

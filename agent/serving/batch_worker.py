@@ -171,14 +171,10 @@ def open_instances(
 
 @dataclass(slots=True, eq=False)
 class _Instance(Generic[_Request]):
-    """An instance of the model: its predictor, whose turn it is, its batch, and since when it predicts.
-
-    Its thread is bound to the ``processors``, unless there are none.
-    """
+    """An instance of the model: its predictor, whose turn it is, its batch, and since when it predicts."""
 
     predictor: BatchPredictor[_Request]
     turn: threading.Lock
-    processors: Sequence[int] = ()
     batch: Sequence[_Request] = ()
     busy_since_ns: int | None = None
 
@@ -221,16 +217,13 @@ class BatchWorkers(Generic[_Request]):
         self._assembling: AbstractContextManager[object] = nullcontext() if is_one else threading.Lock()
         self._ending = threading.Lock()
         places = processors or ((),) * len(predictors)
-        self._instances = [
-            _Instance(predictor, threading.Lock(), place)
-            for predictor, place in zip(predictors, places, strict=True)
-        ]
+        self._instances = [_Instance(predictor, threading.Lock()) for predictor in predictors]
         self._open = len(self._instances)
         self._threads = [
             threading.Thread(
-                target=self._work, args=(each,), name=f"model {name}{f' #{n}' if n else ''}", daemon=True
+                target=self._work, args=each, name=f"model {name}{f' #{n}' if n else ''}", daemon=True
             )
-            for n, each in enumerate(self._instances)
+            for n, each in enumerate(zip(self._instances, places, strict=True))
         ]
         for thread in self._threads:
             thread.start()
@@ -246,11 +239,9 @@ class BatchWorkers(Generic[_Request]):
 
         For None, a request in the queue, it is the latest one of all instances, or None if one has none.
         """
-        if request is not None:
-            own = [each for each in self._instances if any(other is request for other in each.batch)]
-            return own[0].busy_since_ns if own else None
-        begun = [since for each in self._instances if (since := each.busy_since_ns) is not None]
-        return max(begun) if len(begun) == len(self._instances) else None
+        own = [i for i in self._instances if request is None or any(each is request for each in i.batch)]
+        begun = [since for each in own if (since := each.busy_since_ns) is not None]
+        return max(begun, default=None) if len(begun) == len(own) else None
 
     def join(self, timeout_s: float) -> None:
         """Waits until the threads have ended or the timeout expires."""
@@ -275,9 +266,9 @@ class BatchWorkers(Generic[_Request]):
         finally:
             first.turn.release()
 
-    def _work(self, instance: _Instance[_Request]) -> None:
+    def _work(self, instance: _Instance[_Request], processors: Sequence[int]) -> None:
         try:
-            with bound_to(instance.processors):
+            with bound_to(processors):
                 self._predict_all(instance)
         finally:
             self._queue.pass_end_on()

@@ -30,17 +30,16 @@ _log = logging.getLogger(__name__)
 class Trouble:
     """The reasons why an agent is not fit to serve.
 
-    A lost device is given as its name and a message, a hanging model as its name and the time for which the
-    prediction has run, in nanoseconds. ``bearable`` are the models of which other instances are alive, with
-    their number; they make no agent unfit.
+    A lost device is given as its name and a message, a hanging model as its name, the time for which the
+    prediction has run, in nanoseconds, and the number of its instances that are alive. False if the agent is
+    fit, which a model that hangs does not change while instances are alive.
     """
 
     lost_devices: tuple[tuple[str, str], ...] = ()
-    hanging: tuple[tuple[str, int], ...] = ()
-    bearable: tuple[tuple[str, int, int], ...] = ()
+    hanging: tuple[tuple[str, int, int], ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.lost_devices or self.hanging)
+        return bool(self.lost_devices) or not all(alive for *_, alive in self.hanging)
 
 
 class PredictionWatch:
@@ -119,12 +118,11 @@ class PredictionWatch:
         """The reasons why the agent is not fit to serve; false if it is fit."""
         now_ns = self._clock()
         with self._lock:
-            found = [
+            hanging = [
                 (model, now_ns - self._under_way.get(number, ("", now_ns, None))[1], self._alive_of(model))
                 for number, model in self._hanging.items()
             ]
-        hanging = tuple((model, busy_ns) for model, busy_ns, alive in found if not alive)
-        return Trouble(tuple(self._lost.items()), hanging, tuple(each for each in found if each[2]))
+        return Trouble(tuple(self._lost.items()), tuple(hanging))
 
     def begin(self, model: str, predictor: Predictor | None = None) -> tuple[int, int]:
         """Registers the start of a prediction; returns its number and the time."""

@@ -262,11 +262,10 @@ class Invocation:
 
 
 def resumed_invocation(flags: Mapping[str, Any]) -> Invocation:
-    """Continues an invocation in another process, with its allocator, and its format of logs and warnings.
+    """Continues an invocation in another process, with its format of logs and warnings.
 
     Messages to the user are dropped, because the first process has already printed them.
     """
-    use_allocator_of_environment()
     quieten_libraries()
     set_logging(flags)
     return Invocation(flags, notify=lambda _: None)

@@ -20,7 +20,6 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from inferometer.agent.child_process import start_child
-from inferometer.agent.hardware.allocator import use_allocator_of_environment
 from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.evaluators.evaluation import Evaluation, M, Status
 from inferometer.evaluators.jobs.job import JobCallbacks, JobPart, Progress
@@ -115,7 +114,6 @@ def _live(task: LinkedTask[Any], connection: Connection) -> None:
         os.setpgid(0, 0)
     link = _Link(connection)
     try:
-        use_allocator_of_environment()
         for found in task.work(link.callbacks(task.tells)):
             if task.tells:
                 link.send(Sent.EVALUATED, found)

@@ -16,9 +16,11 @@ import numpy as np
 import psutil
 import pytest
 import tritonclient.grpc as triton
+from agent_client import Client
 from fake_framework import SCRIPT, SIDE, apart_registry, wait_for
 from tritonclient.utils import InferenceServerException
 
+from inferometer.agent.hardware.conditions import own_cpu_s
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.server import server
 from inferometer.agent.server.server import AgentServer
@@ -147,6 +149,18 @@ def test_a_process_that_dies_while_it_is_idle_fails_no_request(start) -> None:
         with ThreadPoolExecutor(4) as pool:
             answers = list(pool.map(lambda value: infer(client, "Echo", value), range(16)))
         assert answers == [[value] for value in range(16)]
+
+
+def test_the_status_counts_the_processes(start, channel_to) -> None:
+    agent = start(3)
+    with triton.InferenceServerClient(agent.address) as client:
+        infer(client, "Echo", 1)
+    children = [child.pid for child in processes()]
+    cpu_s, memory = own_cpu_s(children), [psutil.Process(pid).memory_info().rss for pid in children]
+    status = Client(channel_to(agent.address)).status()
+
+    assert cpu_s <= status.cpu_ns / 1e9 <= cpu_s + 1
+    assert status.resident_memory_bytes > psutil.Process().memory_info().rss + 0.9 * sum(memory)
 
 
 def test_unloading_ends_the_processes(start) -> None:

@@ -1,7 +1,8 @@
 """The cost of reading the statistics of a server under load: latency with it and without it, by turns.
 
 An agent in a separate process serves DigitsCNN. Its statistics, its status and its page of metrics are read
-at the default rate. The same load without reading runs twice per round: their ratio shows the noise.
+at the default rate. The same load without reading runs twice per round: their ratio shows the noise. Rounds
+are short and many, and each ratio is the geometric mean of those of the rounds, with its 95 % interval.
 """
 
 from __future__ import annotations
@@ -11,23 +12,26 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
 
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.client.remote.native.agent import open_remote_agent
 from inferometer.evaluators.jobs.options import SERVER_STATISTICS_HZ
+from inferometer.evaluators.kinds.load.measurement import Interference
 from inferometer.evaluators.load.arrivals import ConstantArrivals, Extent, Schedule
 from inferometer.evaluators.load.issuer import RunLimits
 from inferometer.evaluators.load.load_session import LoadSession, reader_of
 from inferometer.evaluators.load.target import LoadTarget, synthetic_tensors
 from inferometer.evaluators.statistics import percentile
 from inferometer.manifests.catalog import Catalog
-from tests.perf.ratios import Row, divided, interleaved, print_table
+from tests.perf.ratios import Row, interleaved, print_table
 
-ROUNDS = 9
-RUN_S = 4.0
+ROUNDS = 40
+RUN_S = 1.0
 RATE_QPS = 200.0
 AIM = "≤ 1.01"
 _FRAMEWORK = "ONNXRuntime"
@@ -44,17 +48,22 @@ def measure(rounds: int = ROUNDS) -> list[Row]:
         target = stack.enter_context(agent.load_target(inputs))
         runs = {way: partial(_run, target, url, rate_hz) for way, rate_hz in _WAYS.items()}
         taken = interleaved(rounds, runs)
+    found = {way: np.asarray(runs) for way, runs in taken.items()}
     return [
-        Row(
-            f"{name}, {RATE_QPS:g}/s: {way} / without",
-            divided([run[place] for run in taken[way]], [run[place] for run in taken["without"]]),
-            AIM if (name, way) == ("p50", "with") else "1" if name == "p50" else "",
-            " / ".join(f"{median(run[place] for run in taken[each]):.0f}" for each in (way, "without"))
-            + " µs",
-        )
+        _row(f"{name}, {RATE_QPS:g}/s", way, found[way][:, place], found["without"][:, place])
         for place, name in enumerate(("p50", "p99"))
         for way in ("with", "without, again")
     ]
+
+
+def _row(name: str, way: str, over_us: NDArray[np.float64], under_us: NDArray[np.float64]) -> Row:
+    ratio = Interference.of(np.stack([under_us, over_us], axis=1))
+    assert ratio is not None
+    assert ratio.interval is not None
+    medians = f"{np.median(over_us):.0f} / {np.median(under_us):.0f} µs"
+    ends = f"95 %: {ratio.interval.low:.3f} – {ratio.interval.high:.3f}"
+    aim = "1" if way != "with" else AIM if name.startswith("p50") else ""
+    return Row(f"{name}: {way} / without", [ratio.ratio], aim, f"{ends}; {medians}")
 
 
 def _run(target: LoadTarget, url: str, rate_hz: float) -> tuple[float, float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -31,7 +33,6 @@ class RegistryService:
         self._registry = registry
         self._load = load
         self._started_ns = time.perf_counter_ns()
-        self._process = psutil.Process()
         self._started_at = datetime.fromtimestamp(int(time.time()), timezone.utc)
         self.http_port: int | None = None
         """The address on which the agent serves HTTP; set it before ``start``."""
@@ -119,6 +120,7 @@ class RegistryService:
     def status(self, _: registry_pb2.StatusRequest, __: CallContext) -> registry_pb2.StatusResponse:
         """Returns the status of the agent."""
         agent_info, load = self.agent_info, self._load()
+        children = [child.pid or 0 for child in multiprocessing.active_children()]
         return registry_pb2.StatusResponse(
             health="SERVING" if load.serving else "NOT_SERVING",
             inferometer_version=agent_info.inferometer_version,
@@ -141,20 +143,23 @@ class RegistryService:
             ],
             troubles=troubles(load.trouble),
             gpus=agent_info.gpus,
-            resident_memory_bytes=self._process.memory_info().rss,
-            cpu_ns=round(own_cpu_s() * 1e9),
+            resident_memory_bytes=sum(map(_resident_bytes, (os.getpid(), *children))),
+            cpu_ns=round(own_cpu_s(children) * 1e9),
         )
+
+
+def _resident_bytes(process: int) -> int:
+    with suppress(psutil.Error):  # it has ended meanwhile
+        return int(psutil.Process(process).memory_info().rss)
+    return 0
 
 
 def troubles(trouble: Trouble) -> list[str]:
     """Returns the reasons why an agent, or an instance of a model, is unhealthy, one per line."""
     lost = [f"{device} is lost: {message}" for device, message in trouble.lost_devices]
-    hanging = [f"model {model}: a prediction has run for {ns / 1e9:.1f} s" for model, ns in trouble.hanging]
-    return [
-        *lost,
-        *hanging,
-        *(
-            f"model {model}: a prediction has run for {ns / 1e9:.1f} s; instances that are alive: {alive}"
-            for model, ns, alive in trouble.bearable
-        ),
+    hanging = [
+        f"model {model}: a prediction has run for {ns / 1e9:.1f} s"
+        + f"; instances that are alive: {alive}" * bool(alive)
+        for model, ns, alive in trouble.hanging
     ]
+    return lost + hanging

@@ -93,10 +93,11 @@ class Connection(ServerConnection):
                     request, timeout=CONNECT_TIMEOUT_S, metadata=self.metadata, wait_for_ready=True
                 )
             except grpc.RpcError as error:
-                limited = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED  # by the calls of this search
-                if limited or error.code() is grpc.StatusCode.NOT_FOUND:
+                # the former after too many calls of this search, with the time to wait
+                if error.code() in {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.NOT_FOUND}:
                     channel.close()
-                    time.sleep(_retry_s(error) if limited else 0.0)
+                    trailing = error.trailing_metadata() or ()
+                    time.sleep(sum(int(each.value) for each in trailing if each.key == RETRY_KEY) / 1000)
                     continue
             return channel
         return self._open()  # whose calls say why
@@ -227,12 +228,6 @@ class Connection(ServerConnection):
             self.methods.Close(
                 predict_pb2.CloseRequest(session_id=session_id), timeout=_TIMEOUT_S, metadata=self.metadata
             )
-
-
-def _retry_s(error: grpc.RpcError) -> float:
-    """Returns how long the agent asks a client to wait that has exceeded its rate."""
-    trailing = error.trailing_metadata() or ()
-    return sum(float(each.value) for each in trailing if each.key == RETRY_KEY) / 1000
 
 
 PROBE_TIMEOUT_S = 3.0

@@ -259,9 +259,9 @@ class StatusResponse(_message.Message):
     """How long it has served."""
     open_sessions: _builtins.int
     resident_memory_bytes: _builtins.int
-    """The memory that the process holds."""
+    """The memory that the process and its children hold."""
     cpu_ns: _builtins.int
-    """The CPU time of the process so far, and of its children that have ended."""
+    """The CPU time of the process and of its children so far."""
     @_builtins.property
     def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___LoadedModel]:
         """The loaded models; a model that is loaded twice occurs twice."""

@@ -10,6 +10,7 @@ import pytest
 
 from inferometer.agent import child_process
 from inferometer.agent.child_process import end_children, start_child
+from inferometer.agent.hardware import allocator
 from inferometer.manifests.errors import ConfigurationError, DatasetError
 
 
@@ -26,6 +27,19 @@ def test_a_process_that_only_closes_its_connection_is_killed(monkeypatch: pytest
         with pytest.raises(DatasetError, match=r"^the reader closed its connection .*, and was killed$"):
             child.receive()
         assert child.has_ended
+    finally:
+        end_children([child])
+
+
+def tells_the_allocator(connection: Connection) -> None:
+    connection.send((allocator.allocator_in_use(), allocator._configure.cache_info().currsize))
+
+
+def test_a_process_has_the_allocator_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(allocator.VARIABLE, "keep")
+    child = start_child("the reader", tells_the_allocator)
+    try:
+        assert child.receive() == (allocator.Allocator.KEEP, 1)
     finally:
         end_children([child])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 import numpy as np
 
@@ -53,6 +54,8 @@ class ApartPredictor(Predictor):
                 os.kill(os.getpid(), signal.SIGINT)
             case 10:
                 return {"beyond": np.array([each.ctypes.data % 64 for each in inputs.values()])}
+            case 11:
+                time.sleep(3600)
         return {"pid": np.array([os.getpid()]), "data": data}
 
     def close(self) -> None:

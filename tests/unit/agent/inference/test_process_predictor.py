@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
@@ -203,6 +206,33 @@ def test_the_process_frees_the_memory_of_a_parent_that_was_killed(left: Callable
     assert predicted(instance, 9)["data"].tolist() == [[9]]
     instance.close()
     assert left() == before
+
+
+HANGING = """
+import threading
+from test_process_predictor import apart, open_instance, predicted, process_of, wait_until
+
+instance = open_instance(apart())
+child = process_of(instance)
+threading.Thread(target=predicted, args=(instance, 11), daemon=True).start()
+wait_until(lambda: instance._inputs.buffer[0] == 1)
+print(child, flush=True)
+threading.Event().wait()
+"""
+
+
+def test_a_process_that_hangs_ends_with_its_parent() -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", HANGING]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as parent:
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+    try:
+        child.wait(20)
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            child.kill()
 
 
 @pytest.fixture

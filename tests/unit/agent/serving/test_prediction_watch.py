@@ -50,7 +50,7 @@ def test_a_prediction_hangs_when_its_time_is_over_and_is_told_once() -> None:
     watch.check()
     assert (told.hangs, fitness) == (["A"], [False])
     clock.now_ns = 12 * SECOND
-    assert watch.trouble.hanging == (("A", 12 * SECOND),)
+    assert watch.trouble.hanging == (("A", 12 * SECOND, 0),)
     watch.end(number, "A", began_ns, 1)
     assert fitness == [False, True]
     assert not watch.trouble
@@ -82,17 +82,17 @@ def test_it_serves_as_long_as_an_instance_is_alive() -> None:
     watch.check()
     assert predictor.hangs
     assert (fitness, bool(watch.trouble)) == ([], False)
-    assert watch.trouble.bearable == (("A", 2 * SECOND, 1),)
+    assert watch.trouble.hanging == (("A", 2 * SECOND, 1),)
 
     alive["A"] = 0  # the process of the other one ends
     watch.check()
-    assert (fitness, watch.trouble.hanging) == ([False], (("A", 2 * SECOND),))
+    assert (fitness, watch.trouble.hanging) == ([False], (("A", 2 * SECOND, 0),))
     alive["A"] = 1  # and starts again
     watch.check()
-    assert (fitness, watch.trouble.hanging) == ([False, True], ())
+    assert (fitness, watch.trouble.hanging) == ([False, True], (("A", 2 * SECOND, 1),))
     watch.end(number, "A", 0, 1)
     assert not predictor.hangs
-    assert (fitness, watch.trouble.bearable) == ([False, True], ())
+    assert (fitness, watch.trouble.hanging) == ([False, True], ())
 
 
 class EndsWhenItIsLookedAt(dict[int, tuple[str, int, None]]):
