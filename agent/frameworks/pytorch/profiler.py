@@ -112,9 +112,8 @@ class PyTorchProfiler(Profiler):
         if self._profile is None:
             recorder.note("no layers of some batches: PyTorch profiles only one prediction at a time")
             return
-        profiled, self._profile = self._profile, None
-        profiled.stop()
-        _KINETO.release()
+        profiled = self._profile
+        self._stop()
         self._remove_hooks()  # which would slow down predictions without a trace
         results = profiled.profiler.kineto_results if profiled.profiler else None
         events = list(results.events()) if results else []
@@ -132,10 +131,15 @@ class PyTorchProfiler(Profiler):
     def close(self) -> None:
         """Removes the hooks and stops Kineto; see ``Profiler``."""
         self._remove_hooks()
+        self._stop()
+
+    def _stop(self) -> None:
         if self._profile is not None:
             profiled, self._profile = self._profile, None
-            profiled.stop()
-            _KINETO.release()
+            try:
+                profiled.stop()
+            finally:
+                _KINETO.release()
 
     def _remove_hooks(self) -> None:
         for hook in self._hooks:
