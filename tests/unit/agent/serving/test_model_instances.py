@@ -180,7 +180,7 @@ def test_a_batch_that_fails_leaves_the_other_instances_alone(make):
     good = bad = None
     for _ in range(20):  # until the held instance has a request
         good = Caller(fleet.model, 1)
-        wait_for(lambda: fleet.sessions[1].batches or fleet.model.statistics.totals.requests)
+        wait_for(lambda good=good: fleet.sessions[1].batches or not good.is_alive())
         if fleet.sessions[1].batches:
             break
     bad = Caller(fleet.model, 66).done()
