@@ -107,7 +107,7 @@ def data_mib(evaluation: Evaluation[MemoryMeasurement]) -> list[float]:
 
 def test_known_sizes_are_found_and_the_largest_batch_is_estimated_and_tried() -> None:
     started: list[JobStart] = []
-    sizes, limit_mib = (8, 24), 400
+    sizes, limit_mib = (8, 40), 400
 
     found = measured(
         Known(fails=_no_failure),
@@ -121,12 +121,12 @@ def test_known_sizes_are_found_and_the_largest_batch_is_estimated_and_tried() ->
     assert found.status is Status.COMPLETE
     assert first["framework_mib"] == pytest.approx(40, rel=0.02)
     assert first["model_mib"] == pytest.approx(80, rel=0.02)
-    assert second["batch_mib"] == pytest.approx(24 * 4, rel=0.02)
-    assert second["data_mib"] - first["data_mib"] == pytest.approx(16 * 4, rel=0.02)
+    assert second["batch_mib"] == pytest.approx(40 * 4, rel=0.02)
+    assert second["data_mib"] - first["data_mib"] == pytest.approx(32 * 4, rel=0.02)
     capacity: Any = found.measurement.capacity(0)
     assert capacity["error_percent"] == pytest.approx(0, abs=2)
     # what does not fit at the true largest fits no more than the limit allows
-    expected = second["data_mib"] + 4 * (capacity["largest_batch"] - 24)
+    expected = second["data_mib"] + 4 * (capacity["largest_batch"] - 40)
     assert expected == pytest.approx(limit_mib, rel=0.02)
     assert len(started) == 1
 

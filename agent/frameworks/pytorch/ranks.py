@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -152,6 +154,9 @@ class Ranks:
         if dist.is_initialized():
             with suppress(RuntimeError):  # of a group that has lost a rank
                 dist.destroy_process_group()
+            # A thread of Gloo that drops its last tensor while the interpreter ends aborts the process
+            # (pytorch/pytorch#179291). The group's destructor waits for them, but a reference cycle keeps it.
+            atexit.register(gc.collect)
 
 
 class Weight:
