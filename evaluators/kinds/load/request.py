@@ -76,8 +76,10 @@ def instances_option(what: str) -> Any:
 
 
 def set_instances(request: Any) -> None:
-    """Replaces ``AUTO`` instances of a model in this process by as many as fit the cores."""
-    if request.instances == AUTO and not request.system.agents:
+    """Replaces ``AUTO`` by as many instances as fit the cores; refuses it for a model on an agent."""
+    if request.instances == AUTO:
+        if request.system.agents:
+            raise ConfigurationError("instances applies only to a model in this process; leave it out")
         fitting = min(request.system.session.fitting_instances(), MOST_INSTANCES)
         object.__setattr__(request, "instances", fitting)
 

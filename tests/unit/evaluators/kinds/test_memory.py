@@ -167,6 +167,10 @@ def test_a_control_group_bounds_what_is_available(
         ({"batch_sizes": (1, "a")}, "batch_sizes is 'a'; it must be a whole number"),
         ({"tries": -1}, "tries is -1; it must be at least 0"),
         ({"predictions": 1.5}, "predictions is 1.5; it must be a whole number"),
+        (
+            {"system": SystemRequest(agents=("h:1",)), "instances": "auto"},
+            "applies only to a model in this p",
+        ),
         ({"instances": 0}, "instances is 0; it must be at least 1 and at most 64"),
         ({"instances": "many"}, "instances is 'many'; it must be a whole number"),
         ({"system": SystemRequest(agents=("h:1",))}, "leave out agent and gpu"),
