@@ -95,11 +95,15 @@ def without_model(counts: Counts, name: str) -> Counts:
     return {k: n for k, n in counts.items() if k[0] not in names and not k[0].startswith(f"{name}@")}
 
 
-def of_loaded(counts: Counts, answers: Iterable[Any]) -> Counts:
-    """Returns the counts of the models that answers of ``STATUS`` tell of, and those of no model."""
-    loaded = {key[0] for answer in answers for key, _ in _counting(answer)}
-    loaded |= {name.partition("@")[0] for name in loaded}
-    return {key: part for key, part in counts.items() if key[0] in loaded}
+def evicted(known: Iterable[Counts], answers: Iterable[Any]) -> set[str]:
+    """Returns the names of models in counts of workers whose answers of ``STATUS`` no longer have them."""
+    told = (key for answer in answers for key, _ in _counting(answer))
+    return _names(key for counts in known for key in counts) - _names(told)
+
+
+def _names(keys: Iterable[tuple[str, ...]]) -> set[str]:
+    """Returns the names of models in keys, with and without their frameworks."""
+    return {name for key in keys for name in (key[0], key[0].partition("@")[0])}
 
 
 def _counting(answer: Any) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -357,10 +357,11 @@ class Workers:
             if path not in joined.COUNTING:
                 return [*found.values()]
             answers = [joined.COUNTING[path].FromString(answer) for answer in found.values()]
-            gone = (member.counts for member in members if member not in found)
-            joined.count_in(answers, joined.add_counts([kept, *gone]))
+            dead = (member.counts for member in members if member not in found)
+            joined.count_in(answers, joined.add_counts([kept, *dead]))
             if path == joined.STATUS:
-                self._keep_counts(partial(joined.of_loaded, answers=answers))
+                gone = joined.evicted([member.counts for member in found], answers)
+                self._keep_counts(lambda counts: {k: n for k, n in counts.items() if k[0] not in gone})
             return [answer.SerializeToString() for answer in answers]
         with self._changing:
             changed = [self._awaited(origin, origin.link.ask(*call))]

@@ -352,23 +352,20 @@ def test_sums_keep_the_counts_of_dead_workers_until_the_model_is_unloaded(group)
 
 
 def test_the_counts_of_a_dead_worker_end_with_the_model_even_without_an_unload(group):
-    origin, dying, _ = group.processes
-    for process in group.processes:
-        counting(process, 5, "A", "B")
-    assert counts(group, origin)[0] == {"A": (15, 15), "B": (15, 15)}
+    origin, dying, other = group.processes
+    for process, models in zip(group.processes, (("A", "B"), ("A", "B", "C"), ("A", "B")), strict=True):
+        counting(process, 5, *models)
+    assert counts(group, origin)[0] == {"A": (15, 15), "B": (15, 15), "C": (5, 5)}
     group.starting = lambda process: counting(process, 0, "B")
     dying.die()
     wait_for(lambda: len(group.workers._live) == 3 and len(group.processes) == 4)
-    assert counts(group, origin)[0] == {"A": (15, 15), "B": (15, 15)}
-    for process in group.processes:  # all have made room for another model
+    assert counts(group, origin)[0] == {"A": (15, 15), "B": (15, 15)}  # it alone had C
+    for process in (origin, other):  # which have made room for another model
         counting(process, 7, "B")
-    assert counts(group, origin) == ({"B": (26, 26)}, 26, 3)
-    for process in group.processes:
-        counting(process, 1, "A", "B")
-    assert counts(group, origin)[0]["A"] == (3, 3)
-    group.processes[2].die()
-    wait_for(lambda: len(group.workers._live) == 3 and len(group.processes) == 5)
-    assert counts(group, origin)[0]["A"] == (3, 3)
+    assert counts(group, origin) == ({"B": (19, 19)}, 19, 3)
+    for process in (origin, other):
+        counting(process, 1, "A", "B", "C")
+    assert counts(group, origin)[0] == {"A": (2, 2), "B": (7, 7), "C": (7, 7)}
 
 
 def test_a_worker_that_dies_while_it_is_asked_counts_as_before(group):
