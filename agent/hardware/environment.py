@@ -476,9 +476,9 @@ def pinned_processors(
         raise ConfigurationError("pin requires Linux, which binds threads to processors")
     usable, sets = sorted(usable_processors()), workers * instances
     if sets * threads > len(usable):
-        name, number = ("workers times ", f"{workers} × ") if workers > 1 else ("", "")
+        name, factor = ("workers times ", f"{workers} × ") if workers > 1 else ("", "")
         raise ConfigurationError(
-            f"pin: {name}instances times threads are {number}{instances} × {threads} = {sets * threads}, but "
+            f"pin: {name}instances times threads are {factor}{instances} × {threads} = {sets * threads}, but "
             f"only {len(usable)} cores may be used; lower one of them, or leave out pin"
         )
     seen, ordered = Counter[str](), []
