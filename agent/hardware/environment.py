@@ -463,22 +463,23 @@ def default_threads(spare_cores: int = 0, instances: int = 1) -> int:
 
 
 def pinned_processors(
-    instances: int, threads: int, topology: Path = _PROCESSORS
+    instances: int, threads: int, topology: Path = _PROCESSORS, workers: int = 1
 ) -> tuple[tuple[int, ...], ...]:
     """Returns disjoint sets of ``threads`` logical processors that this process may run on, one an instance.
 
-    No set has a second logical processor of a core while another core is free.
+    No set has a second logical processor of a core while another core is free. Each worker has ``instances``.
 
     Raises:
         ConfigurationError: There are too few processors, or the system cannot bind threads to them.
     """
     if not hasattr(os, "sched_setaffinity"):
         raise ConfigurationError("pin requires Linux, which binds threads to processors")
-    usable, needed = sorted(usable_processors()), instances * threads
-    if needed > len(usable):
+    usable, sets = sorted(usable_processors()), workers * instances
+    if sets * threads > len(usable):
+        name, factor = ("workers times ", f"{workers} × ") if workers > 1 else ("", "")
         raise ConfigurationError(
-            f"pin: instances times threads are {instances} × {threads} = {needed}, but only {len(usable)} "
-            "cores may be used; lower one of the two, or leave out pin"
+            f"pin: {name}instances times threads are {factor}{instances} × {threads} = {sets * threads}, but "
+            f"only {len(usable)} cores may be used; lower one of them, or leave out pin"
         )
     seen, ordered = Counter[str](), []
     for number in usable:
@@ -488,7 +489,7 @@ def pinned_processors(
         ordered.append((seen[siblings], number))
         seen[siblings] += 1
     chosen = [number for _, number in sorted(ordered)]
-    return tuple(tuple(chosen[n * threads : (n + 1) * threads]) for n in range(instances))
+    return tuple(tuple(chosen[n * threads : (n + 1) * threads]) for n in range(sets))
 
 
 @contextmanager

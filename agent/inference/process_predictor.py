@@ -39,6 +39,8 @@ from inferometer.manifests.schema import ModelManifest
 
 _ALIGNMENT = 64
 _LOOK_S = 1.0
+_LONGEST_PAUSE_S = 30.0
+"""The longest pause between two starts of a process that cannot load the model; the first is ``_LOOK_S``."""
 _log = logging.getLogger(__name__)
 _Place: TypeAlias = "tuple[str, str, tuple[int, ...], int] | tuple[str, NDArray[Any]]"
 """A tensor's name, dtype, shape and offset in the memory; or its name and the tensor itself, of strings."""
@@ -100,6 +102,7 @@ class ProcessPredictor(Predictor):
         self._inputs, self._outputs = _Memory(), _Memory()
         self._lock = threading.RLock()
         self._is_loaded = False
+        self._pause_s, self._next_start_s, self._failure = 0.0, 0.0, ""
         self._keeper = threading.Thread(target=self._keep, name=f"keep an instance of {self}", daemon=True)
         # runs at the exit of the interpreter too, before multiprocessing waits for children
         self._at_exit = Finalize(self, _end, (self._children, self._inputs, self._outputs), exitpriority=10)
@@ -126,18 +129,41 @@ class ProcessPredictor(Predictor):
     def turn(self) -> Iterator[None]:
         """Starts the process again if it has ended; other instances are not waited for."""
         with self._lock:
-            if self._at_exit.still_active() and not self._runs:
-                self.load()
+            self._start_again()
             yield
 
     @property
     def is_alive(self) -> bool:
         """Whether the process has loaded the model and runs, and no prediction hangs."""
-        return super().is_alive and self._is_loaded and self._runs
+        return super().is_alive and self._runs
 
     @property
     def _runs(self) -> bool:
-        return not all(child.has_ended for child in self._children[:1])
+        return self._is_loaded and not all(child.has_ended for child in self._children[:1])
+
+    def _start_again(self) -> None:
+        """Starts the process again if it has ended, with growing pauses while it cannot load the model.
+
+        Raises:
+            InstanceLostError: It cannot load the model now, or could not before the pause.
+        """
+        if self._runs or not self._at_exit.still_active():
+            return
+        if time.monotonic() >= self._next_start_s:
+            if is_first := not self._pause_s:
+                _log.warning("%s: the process of an instance has ended, and starts again", self)
+            try:
+                self.load()
+                self._pause_s = 0.0
+                return
+            except InferometerError as error:
+                self._failure = f"{self}: an instance cannot be started again: {error}"
+                if is_first:
+                    pauses = f"pauses of up to {_LONGEST_PAUSE_S:g} s"
+                    _log.error("%s; this is repeated with %s", self._failure, pauses)
+            self._pause_s = min(max(_LOOK_S, 2 * self._pause_s), _LONGEST_PAUSE_S)
+            self._next_start_s = time.monotonic() + self._pause_s
+        raise InstanceLostError(self._failure)
 
     def _keep(self) -> None:
         """Starts the process again whenever it has ended, without waiting for a batch, until it is closed."""
@@ -146,11 +172,8 @@ class ProcessPredictor(Predictor):
                 wait([child.process.sentinel], _LOOK_S)  # which what the process has started may hold open
             try:
                 with self._lock:
-                    if self._at_exit.still_active() and not self._runs:
-                        _log.warning("%s: the process of an instance has ended, and starts again", self)
-                        self.load()
-            except InferometerError as error:
-                _log.error("%s: an instance cannot be started again: %s", self, error)
+                    self._start_again()
+            except InstanceLostError:
                 time.sleep(_LOOK_S)
 
     def predict(self, inputs: Tensors) -> Tensors:
@@ -166,7 +189,7 @@ class ProcessPredictor(Predictor):
             except InstanceLostError:
                 if self._inputs.buffer[0]:  # it has begun
                     raise
-            self.load()
+            self._start_again()
             return self._predicted(inputs)
 
     def _predicted(self, inputs: Tensors) -> Tensors:

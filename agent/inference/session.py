@@ -246,6 +246,12 @@ class SessionOptions:
         each = self.threads or default_threads(0, cores)
         return 1 if self.device.is_gpu else max(1, cores // (workers * each))
 
+    def divided_by(self, instances: int) -> SessionOptions:
+        """Returns the options for instances that divide the cores, unless the number of threads is given."""
+        if instances == 1 or self.threads is not None:
+            return self
+        return replace(self, threads=default_threads(self.spare_cores, instances))
+
     def pinned(self, instances: int) -> SessionOptions:
         """Returns the options for instances that are bound to processors of their own.
 

@@ -19,16 +19,17 @@ CHANGING = {
     "inference.GRPCInferenceService/SystemSharedMemoryUnregister",
 }
 """The methods that change all workers."""
+STATUS = "inferometer.v1.RegistryService/Status"
 JOINED = CHANGING | {
     "inference.GRPCInferenceService/ModelStatistics",
     "inferometer.v1.PredictService/Reset",
     "inferometer.v1.RegistryService/Describe",
-    "inferometer.v1.RegistryService/Status",
+    STATUS,
 }
 """The methods that all workers run."""
 COUNTING: Mapping[str, Any] = {
     "inference.GRPCInferenceService/ModelStatistics": v2.ModelStatisticsResponse,
-    "inferometer.v1.RegistryService/Status": registry_pb2.StatusResponse,
+    STATUS: registry_pb2.StatusResponse,
 }
 """The answers with counts, which must not fall when a worker dies, by method."""
 Counts = Mapping[tuple[str, ...], Any]
@@ -92,6 +93,17 @@ def without_model(counts: Counts, name: str) -> Counts:
     """Returns the counts without those of a model; its name may include the framework, as that in a key."""
     names = name, name.partition("@")[0]
     return {k: n for k, n in counts.items() if k[0] not in names and not k[0].startswith(f"{name}@")}
+
+
+def evicted(known: Iterable[Counts], answers: Iterable[Any]) -> set[str]:
+    """Returns the names of models in counts of workers whose answers of ``STATUS`` no longer have them."""
+    told = (key for answer in answers for key, _ in _counting(answer))
+    return _names(key for counts in known for key in counts) - _names(told)
+
+
+def _names(keys: Iterable[tuple[str, ...]]) -> set[str]:
+    """Returns the names of models in keys, with and without their frameworks."""
+    return {name for key in keys for name in (key[0], key[0].partition("@")[0])}
 
 
 def _counting(answer: Any) -> Iterator[tuple[tuple[str, ...], Any]]:

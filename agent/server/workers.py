@@ -38,6 +38,9 @@ _READ_S = 2.0
 """How long calls wait for a worker that does not answer: less than ``agent status`` waits for the agent."""
 _SOON_S = 1.0
 """How long the metrics page and a stop wait for it."""
+_SILENT_S = 15.0
+"""How long a call that changes a worker waits while the worker answers nothing at all: importing a framework
+may keep it busy for seconds."""
 _LEAVING_S = 6.0
 """How long a worker may take to stop after its grace period."""
 _STEADY_S = 60.0
@@ -329,10 +332,10 @@ class Workers:
             with self._changing:
                 for path, request in self._changes.values():
                     try:
-                        member.link.ask("call", path, request, "").result()
+                        self._awaited(member, member.link.ask("call", path, request, ""))
                     except InferometerError as error:
                         _log.warning("worker %d: %s", number, error)
-                member.link.ask("start").result()
+                self._awaited(member, member.link.ask("start"))
                 with self._changed:
                     if member in self._begun and not self._stopping.is_set():
                         self._live.append(member)
@@ -354,26 +357,49 @@ class Workers:
             if path not in joined.COUNTING:
                 return [*found.values()]
             answers = [joined.COUNTING[path].FromString(answer) for answer in found.values()]
-            gone = (member.counts for member in members if member not in found)
-            joined.count_in(answers, joined.add_counts([kept, *gone]))
+            dead = (member.counts for member in members if member not in found)
+            joined.count_in(answers, joined.add_counts([kept, *dead]))
+            if path == joined.STATUS:
+                gone = joined.evicted([member.counts for member in found], answers)
+                self._keep_counts(lambda counts: {k: n for k, n in counts.items() if k[0] not in gone})
             return [answer.SerializeToString() for answer in answers]
         with self._changing:
-            changed = [origin.link.ask(*call).result()]
+            changed = [self._awaited(origin, origin.link.ask(*call))]
             if model:  # unloads too, as "A" may unload what "A@PyTorch" has loaded
                 name = model.strip().casefold()
                 self._changes.pop(name, None)
                 if path.endswith("Unload"):
-                    with self._changed:
-                        holders: list[Workers | _Member] = [self, *self._live]
-                        for each in holders:
-                            each.counts = joined.without_model(each.counts, name)
+                    self._keep_counts(partial(joined.without_model, name=name))
                 self._changes[name] = path, request
             others = [member for member in self._members() if member is not origin]
-            for asked in [member.link.ask(*call) for member in others]:
-                # it is gone, and its successor loads the model; or a successor alone did not know the region
-                with suppress(AgentError, RegionExistsError):
-                    changed.append(asked.result())
+            for member, asked in [(member, member.link.ask(*call)) for member in others]:
+                try:
+                    changed.append(self._awaited(member, asked))
+                except RegionExistsError:  # a successor alone did not know the region
+                    pass
+                except AgentError:
+                    if member in self._members():  # otherwise, its successor loads the model
+                        raise
             return changed
+
+    def _awaited(self, member: _Member, asked: Future[Any]) -> Any:
+        """Returns a worker's answer, or raises AgentError once it answers nothing in ``_SILENT_S``."""
+        while True:
+            sign = member.link.ask("sessions")
+            try:
+                return asked.result(_SILENT_S)
+            except FutureTimeoutError:
+                if not sign.done():
+                    raise AgentError(
+                        f"worker {member.number} has answered nothing for {_SILENT_S:g} s; a change may "
+                        "reach it later"
+                    ) from None
+
+    def _keep_counts(self, kept: Callable[[joined.Counts], joined.Counts]) -> None:
+        with self._changed:
+            holders: list[Workers | _Member] = [self, *self._live]
+            for each in holders:
+                each.counts = kept(each.counts)
 
     def _remember(self, member: _Member, kind: Any, asked: Future[Any]) -> None:
         """Keeps what a worker's answer counts; its link calls this before it notices the worker's end."""

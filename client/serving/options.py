@@ -252,7 +252,7 @@ def _model_settings(values: Mapping[str, Any], session: SessionOptions, workers:
     settings = ModelSettings(BatchingOptions(**given), threads, None if threads else workers)
     settings = settings.with_instances(instances)
     if settings.batching.pin:
-        pinned_processors(workers * instances, settings.threads or 1)  # refused at once if there are too few
+        pinned_processors(instances, settings.threads or 1, workers=workers)  # refused if there are too few
     return settings
 
 

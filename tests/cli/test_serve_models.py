@@ -239,7 +239,10 @@ def test_priorities_and_their_policies_have_tritons_names(tmp_path):
         (["--instances=65"], '"65" is neither 1 to 64 nor auto'),
         (["--instances=many"], '"many" is neither 1 to 64 nor auto'),
         (["--pin", "--threads=999"], "pin: instances times threads are 1 × 999 = 999, but only "),
-        (["--pin", "--threads=1", "--instances=64", "--workers=99"], "instances times threads are 6336 × 1"),
+        (
+            ["--pin", "--threads=1", "--instances=64", "--workers=99"],
+            "pin: workers times instances times threads are 99 × 64 × 1 = 6336, but only",
+        ),
     ],
 )
 def test_options_that_make_no_sense_are_refused_in_one_line(agent, flags, line):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 
 import inferometer
+from inferometer.agent.child_process import end_children, received, sent, start_child
 from inferometer.agent.hardware.allocator import VARIABLE
 from inferometer.agent.hardware.environment import CPU
 from inferometer.agent.inference.stages import BatchResult, InputFailure, Stage, StageTimes, SystemDescription
@@ -38,12 +40,14 @@ _KEPT: list[Any] = []
 class Known:
     """Resources whose framework takes 40 MiB, whose model takes 80, and each input of a batch ``each_mib``.
 
-    ``fails`` is called with the size of a batch before it is predicted, and returns a message or nothing.
+    ``fails`` is called with the size of a batch before it is predicted, and returns a message or nothing. A
+    further instance is a thread or, if ``apart``, a process that takes 120 MiB.
     """
 
     each_mib: float = 4.0
     fails: Callable[[int], str | None] = lambda _: None
     model_mib: int = 80
+    apart: bool = False
     system: SystemDescription = on_cpu().system
     catalog: None = None
 
@@ -64,6 +68,18 @@ class KnownSystem:
         self._resources = resources
         self.description = replace(resources.system, agent="local")
 
+    def open_another(self, number: int) -> KnownSystem:
+        if self._resources.apart:
+            child = start_child("an instance", _hold)
+            child.receive()
+            _KEPT.append(child)
+            return self
+        return cast("KnownSystem", self._resources.open_loadable(None, notify=None))
+
+    def close(self) -> None:
+        if self._resources.apart:
+            end_children([_KEPT.pop()])
+
     def predict_tensor(self, batch: Tensors) -> BatchResult:
         array = next(iter(batch.values()))
         failure = self._resources.fails(len(array))
@@ -74,6 +90,12 @@ class KnownSystem:
 
 def _keep(mib: int) -> None:
     _KEPT.append(np.ones(mib * MIB, np.uint8))
+
+
+def _hold(connection: Connection) -> None:
+    _keep(120)
+    sent(connection, "ready")
+    received(connection)
 
 
 def _no_failure(size: int) -> None:
@@ -142,6 +164,33 @@ def test_the_peak_of_a_batch_leaves_out_the_drawing_of_its_inputs() -> None:
     [drawn] = synthetic_arrays(images.manifest.tensors, 0).values()
     assert drawn.nbytes > 30 * MIB
     assert 0.9 <= cast("float", row["batch_mib"]) <= 5
+
+
+def test_the_memory_of_threads_is_that_of_their_process() -> None:
+    found = measured(Known(fails=_no_failure), batch_sizes=(8,), memory_limit_mib=900, instances=3)
+
+    [row] = cast("Any", list(MemoryReport().rows([found])))
+    assert row["instances"] == 3
+    assert row["framework_mib"] == pytest.approx(40, rel=0.02)
+    assert row["model_mib"] == pytest.approx(3 * 80, rel=0.02)
+    assert 8 * 4 <= row["batch_mib"] <= 3 * 8 * 4 + 10  # the batches may be predicted one after the other
+
+
+def test_the_memory_of_processes_is_their_sum_and_the_limit_is_that_of_all() -> None:
+    given: Any = {"batch_sizes": (1, 8), "instances": 2}
+    found = measured(Known(fails=_no_failure, apart=True), memory_limit_mib=9000, tries=0, **given)
+
+    first, second = cast("Any", list(MemoryReport().rows([found])))
+    assert first["framework_mib"] == pytest.approx(40, rel=0.02)
+    assert 80 + 120 < first["model_mib"] < 80 + 120 + 100  # with Python and its modules, but not their files
+    assert first["peak_mib"] < second["peak_mib"]
+    alone, limit_mib = first["data_mib"] - 120, int(first["data_mib"] - 20)
+    assert alone < limit_mib
+    found = measured(Known(fails=_no_failure, apart=True), memory_limit_mib=limit_mib, tries=1, **given)
+    *_, tried = cast("Any", list(MemoryReport().rows([found])))
+    assert (tried["batch_size"], tried["outcome"]) == (1, "does not fit")
+    assert "MiB of data in all processes" in tried["failure"]
+    assert found.measurement.capacity(0)["largest_batch"] == 0
 
 
 def test_sizes_are_chosen_up_to_nearly_the_limit() -> None:
@@ -230,9 +279,10 @@ def test_an_error_of_the_model_is_raised() -> None:
         measured(Known(fails=_no_file), batch_sizes=(1, 2))
 
 
+@pytest.mark.parametrize("instances", [1, 2])
 @pytest.mark.parametrize("framework", ["ONNXRuntime", "PyTorch", "MXNet"])
 def test_a_model_of_each_framework_is_measured(
-    framework: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+    framework: str, instances: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     monkeypatch.setenv("AGENT_DATA_DIR", str(tmp_path))
     found = inferometer.measure(
@@ -243,13 +293,16 @@ def test_a_model_of_each_framework_is_measured(
         predictions=1,
         memory_limit=2000,
         tries=0,
+        instances=instances,
     )
 
-    [row] = MemoryReport().rows([found])
+    [row] = cast("Any", list(MemoryReport().rows([found])))
+    has_processes = framework == "MXNet" and instances == 2  # of which each has the framework
+    assert (row["model_mib"] > 40) == has_processes
     assert found.measurement.options["batch_sizes"] == (1024,)
     assert found.measurement.capacity(0)["estimated_batch"] is None  # of one size
-    assert all(cast("float", row[key]) > 0 for key in ("framework_mib", "model_mib", "data_mib"))
-    assert cast("float", row["batch_mib"]) > 1024 * 8 * 8 * 4 / MIB  # the inputs alone
+    assert all(row[key] > 0 for key in ("framework_mib", "model_mib", "data_mib"))
+    assert row["batch_mib"] > instances * 1024 * 16 * 16 * 4 / MIB  # the inputs alone
 
 
 _MEASURE = """

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from inferometer.agent.artifacts.web import fetch_image
-from inferometer.agent.hardware.environment import DeviceKind, default_threads
+from inferometer.agent.hardware.environment import DeviceKind
 from inferometer.agent.inference.session import open_preprocessor
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.tracing.recorder import TraceLevel, TraceScope
@@ -216,8 +216,7 @@ def open_target(
     """Opens the model, prepares its inputs before the clock starts, and starts monitoring its hosts."""
     with ExitStack() as opened:
         session, instances = replace(request.system.session, spare_cores=SPARE_CORES), request.instances
-        if instances > 1 and session.threads is None:
-            session = replace(session, threads=default_threads(SPARE_CORES, instances))
+        session = session.divided_by(instances)
         if request.pin:
             session = session.pinned(instances)
         wanted = replace(request.system, session=session)

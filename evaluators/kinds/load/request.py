@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from inferometer.evaluators.jobs import options
 from inferometer.evaluators.jobs.options import (
@@ -61,6 +61,27 @@ def _number_or_auto(text: str) -> int | str:
     if text == AUTO or text.isdecimal():
         return text if text == AUTO else int(text)
     raise ConfigurationError(f'instances is "{text}"; it must be a whole number or {AUTO}')
+
+
+def instances_option(what: str) -> Any:
+    """Returns the field for a number of instances; ``set_instances`` replaces ``AUTO``."""
+    return declared(
+        1,
+        f"{what}; auto: as many as the cores allow with --threads or OMP_NUM_THREADS each, or with one "
+        "thread.",
+        "N|auto",
+        within=INSTANCES,
+        made=_number_or_auto,
+    )
+
+
+def set_instances(request: Any) -> None:
+    """Replaces ``AUTO`` by as many instances as fit the cores; refuses it for a model on an agent."""
+    if request.instances == AUTO:
+        if request.system.agents:
+            raise ConfigurationError("instances applies only to a model in this process; leave it out")
+        fitting = min(request.system.session.fitting_instances(), MOST_INSTANCES)
+        object.__setattr__(request, "instances", fitting)
 
 
 def _scenario(name: str) -> Scenario:
@@ -155,13 +176,8 @@ class LoadRequest(ModelRequest):
     max_queue_delay_ms: float = declared(
         0.0, "How long the first query of a batch waits for others.", "MS", within=NOT_NEGATIVE
     )
-    instances: int = declared(
-        1,
-        "Instances of the model, which predict at the same time, in this process; auto: as many as the cores "
-        "allow with --threads or OMP_NUM_THREADS each, or with one thread.",
-        "N|auto",
-        within=INSTANCES,
-        made=_number_or_auto,
+    instances: int = instances_option(
+        "Instances of the model, which predict at the same time, in this process"
     )
     pin: bool = declared(
         False, "Bind each instance to cores of its own, as many as it has threads, in this process."
@@ -191,10 +207,7 @@ class LoadRequest(ModelRequest):
     )
 
     def __post_init__(self) -> None:
-        given: object = self.instances
-        if given == AUTO and not self.system.agents:
-            fitting = min(self.system.session.fitting_instances(), MOST_INSTANCES)
-            object.__setattr__(self, "instances", fitting)
+        set_instances(self)
         for name in ("max_batch_size", "max_queue_delay_ms", "instances", "pin"):
             if self.system.agents and getattr(self, name) != LoadRequest.__dataclass_fields__[name].default:
                 raise ConfigurationError(f"{name} applies only to a model in this process; leave it out")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Generator, Iterator
-from contextlib import closing, suppress
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,8 +17,9 @@ import numpy as np
 import psutil
 
 from inferometer.agent.hardware.conditions import control_groups, process_tree
+from inferometer.agent.serving.batch_worker import open_instances
 from inferometer.evaluators.datasets.arrays import SyntheticDataset, synthetic_arrays
-from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
+from inferometer.evaluators.evaluation import Evaluation, Status, TensorSystem, utc_now
 from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources, JobStart, Progress
 from inferometer.evaluators.jobs.linked_process import LinkedTask, in_processes
 from inferometer.evaluators.kinds.memory.measurement import (
@@ -25,7 +27,9 @@ from inferometer.evaluators.kinds.memory.measurement import (
     MemoryMeasurement,
     MemoryRequest,
     Point,
+    data_bytes,
     search_largest,
+    together,
 )
 from inferometer.manifests import errors
 
@@ -46,6 +50,8 @@ def memory_job(request: MemoryRequest) -> MemoryJob:
         )
     if system.given is not None and system.given.in_memory is not None:
         raise errors.ConfigurationError("a model in memory is not in fresh processes; save it to a file")
+    session = system.session.divided_by(request.instances)
+    request = replace(request, system=replace(system, session=session))
     stops = "stopping after this process"
     return Job(partial(_measured, request), system.model_name, "measuring memory", stops, has_total=False)
 
@@ -60,13 +66,18 @@ def read_memory(process: Path = _OWN) -> dict[str, int]:
     return found
 
 
-def read_peak_bytes() -> int:
-    """Returns the peaks of resident memory, of this process and its children, since the last call."""
-    found = 0
+def read_all_memory() -> dict[str, int]:
+    """Returns the reading of this process and its children together; see ``read_memory``."""
+    found = []
     for process in (os.getpid(), *process_tree(os.getpid())):
         with suppress(OSError):  # it has ended meanwhile
-            found += read_memory(_OWN.parent / str(process)).get("VmHWM", 0)
-    return found
+            found.append(read_memory(_OWN.parent / str(process)))
+    return together(found) if found else {}
+
+
+def read_peak_bytes() -> int:
+    """Returns the peak of resident memory, of this process and its children, since the last call."""
+    return read_all_memory().get("VmHWM", 0)
 
 
 def available_bytes(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> int:
@@ -98,19 +109,38 @@ def _stages(
         resources.registry.find(manifest.framework.name).load()
         yield "framework", read_memory()
         system = resources.open_loadable(request.system, notify=callbacks.on_warning)
-        yield "model", read_memory()
-        yield "system", system.description
-        tensors, size = system.description.manifest.tensors, range(point["batch_size"])
-        drawn = synthetic_arrays(tensors, seed, size=point["sequence_length"] or None)
-        batch = {name: np.take(each, size, 0, mode="wrap") for name, each in drawn.items()}
-        del drawn
-        read_memory()  # leaves the drawing out of the peak, and the inputs in it
-        for _ in range(request.predictions):
-            if failures := system.predict_tensor(batch).failures:
-                raise errors.PredictionError(failures[0].message)
-        yield "batch", read_memory()
+        with ExitStack() as opened:
+            systems = open_instances(system, request.instances, getattr(system, "open_another", None))
+            for each in (further := systems[1:]):
+                opened.enter_context(closing(each))
+            yield "model", read_all_memory()
+            yield "system", system.description
+            tensors, size = system.description.manifest.tensors, range(point["batch_size"])
+            drawn = synthetic_arrays(tensors, seed, size=point["sequence_length"] or None)
+            batches = [{name: np.take(a, size, 0, mode="wrap") for name, a in drawn.items()} for _ in systems]
+            del drawn
+            threads = [opened.enter_context(ThreadPoolExecutor(1)) for _ in further]
+            read_all_memory()  # leaves the drawing out of the peak, and the inputs in it
+            for _ in range(request.predictions):
+                _predict(systems, batches, threads)
+            reading = read_all_memory()
+            data = data_bytes(reading) if point["limited"] and process_tree(os.getpid()) else 0
+            if data > limit_bytes:  # which bounds each process alone
+                raise errors.OutOfMemoryError(f"{data / MIB:,.0f} MiB of data in all processes")
+            yield "batch", reading
     except MemoryError as error:
         raise errors.OutOfMemoryError("out of memory") from error
+
+
+def _predict(
+    systems: Sequence[TensorSystem], batches: Sequence[dict[str, Any]], threads: Sequence[ThreadPoolExecutor]
+) -> None:
+    """Has each instance predict its batch at the same time: the first one here, and the others in threads."""
+    waiting = zip(threads, systems[1:], batches[1:], strict=True)
+    others = [thread.submit(each.predict_tensor, batch) for thread, each, batch in waiting]
+    found = (systems[0].predict_tensor(batches[0]).failures, *(each.result().failures for each in others))
+    for failures in filter(None, found):
+        raise errors.PredictionError(failures[0].message)
 
 
 @dataclass(eq=False)

@@ -31,7 +31,7 @@ _FIGURES: Mapping[str, tuple[str, int, Callable[[Any], int]]] = {
 
 
 class MemoryReport(Report[MemoryMeasurement]):
-    """One row for each process, by sequence length and batch size: memory in MiB.
+    """One row for each process, with those of its instances, by sequence length and batch size, in MiB.
 
     ``framework`` (imported), ``model`` (loaded) and ``batch`` (the peak of the predictions, with inputs and
     outputs) are resident memory, each above the one before; ``peak`` is their sum. ``anonymous`` and
@@ -45,6 +45,7 @@ class MemoryReport(Report[MemoryMeasurement]):
         *NAME_COLUMNS[:-1],
         Column("batch_size", "batch"),  # of a process, unlike the column that evaluations have in common
         Column("sequence_length", "sequence length", detail=1),
+        Column("instances", "instances", detail=1),
         Column("outcome", "outcome"),
         *(Column(key, f"{name} (MiB)", 1, detail) for key, (name, detail, _) in _FIGURES.items()),
         Column("limit_mib", "limit (MiB)", decimals=1),
@@ -67,6 +68,7 @@ class MemoryReport(Report[MemoryMeasurement]):
                     **{column.key: described[column.key] for column in (*NAME_COLUMNS, STATUS_COLUMN)},
                     "batch_size": point["batch_size"],
                     "sequence_length": point["sequence_length"] or None,
+                    "instances": measured.instances,
                     "outcome": (("measured", "failed"), ("fits", "does not fit"))[point["limited"]][failed],
                     **{key: None if failed else of(readings) / MIB for key, (*_, of) in _FIGURES.items()},
                     "limit_mib": measured.limit_bytes / MIB,
@@ -132,6 +134,8 @@ class MemoryKind(Kind[MemoryMeasurement]):
     def summary(self, evaluation: MemoryEvaluation) -> Rows:
         measured = evaluation.measurement
         yield "limit", f"{measured.limit_bytes / MIB:,.0f} MiB of data"
+        if measured.instances > 1:
+            yield "instances", f"{measured.instances}, of which each predicts a batch at the same time"
         for length in measured.lengths:
             estimated, changed, largest, error = measured.capacity(length).values()
             model = "" if changed is None else f" ({changed:+.1f} % without the largest size)"

@@ -2,8 +2,9 @@
 
 A reading is what Linux has in ``/proc/self/status``, in bytes, at the end of a stage: ``baseline`` (without
 the framework), ``framework`` (imported), ``model`` (loaded) or ``batch`` (predicted). ``VmHWM`` is the peak
-of resident memory in the stage. The limit is that of a process's *data*: private writable memory, touched or
-not (RLIMIT_DATA, setrlimit(2)), without mapped files, which the system can drop and read again.
+of resident memory in the stage. ``together`` adds the readings of several processes. The limit is that of a
+process's *data*: private writable memory, touched or not (RLIMIT_DATA, setrlimit(2)), without mapped files,
+which the system can drop and read again.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing_extensions import TypedDict
 
 from inferometer.evaluators.jobs import options
 from inferometer.evaluators.jobs.request import default_system
+from inferometer.evaluators.kinds.load.request import instances_option, set_instances
 
 MIB = 1 << 20
 _STAGES = ("baseline", "framework", "model", "batch")
@@ -53,12 +55,14 @@ class MemoryRequest:
         argument="memory_limit",
         default_text="the memory that the machine or its control group has available",
     )
-    predictions: int = options.declared(3, "Predictions in each process.", "N", within=options.COUNT)
+    instances: int = instances_option("Instances of the model, which predict a batch each at the same time")
+    predictions: int = options.declared(3, "Predictions of each instance.", "N", within=options.COUNT)
     tries: int = options.declared(
         8, "Maximum number of sizes to try under the limit.", "N", within=options.NOT_NEGATIVE
     )
 
     def __post_init__(self) -> None:
+        set_instances(self)
         options.check_options(self)
         for size in self.batch_sizes or ():
             self.system.check_batches(size)
@@ -89,6 +93,23 @@ def data_bytes(reading: Mapping[str, int]) -> int:
     frameworks each millisecond found at most 0.2 % more.
     """
     return reading["VmData"] + reading["VmHWM"] - reading["VmRSS"]
+
+
+def together(readings: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """Returns the reading of several processes together, of which the first has the keys.
+
+    Private memory is a sum. Files and shared memory count once, as what the process has that has the most of
+    them: the first one runs an instance too, and so has the libraries and the tensors of all. The peak is an
+    upper bound: it adds what each has freed since its own. Data also has the shared memory, which no process
+    has alone.
+    """
+    if len(readings) == 1:
+        return dict(readings[0])
+    sums = {key: sum(each.get(key, 0) for each in readings) for key in readings[0]}
+    shared = {key: max(each.get(key, 0) for each in readings) for key in ("RssFile", "RssShmem")}
+    resident, freed = sums["RssAnon"] + sum(shared.values()), sums["VmHWM"] - sums["VmRSS"]
+    data = sums["VmData"] + shared["RssShmem"]
+    return {**sums, **shared, "VmRSS": resident, "VmHWM": resident + freed, "VmData": data}
 
 
 def search_largest(estimated: int, fits: Callable[[int], bool], tries: int) -> None:
@@ -128,6 +149,11 @@ class MemoryMeasurement:
     def batch_size(self) -> int:
         """The largest batch size that predicted."""
         return max((each["batch_size"] for each in self.points if "batch" in each["readings"]), default=1)
+
+    @property
+    def instances(self) -> int:
+        """The number of instances of the model."""
+        return int(self.options.get("instances", 1))
 
     @property
     def lengths(self) -> Sequence[int]:

@@ -7,10 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import pairwise
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -131,8 +134,39 @@ def test_a_process_that_dies_loses_its_batch_and_starts_again(
     with monkeypatch.context() as patch, lost:
         patch.setattr(process_predictor, "start_child", no_child)  # no process predicts it again
         predicted(instance, 5)
+    wait_until(lambda: instance.is_alive)  # after a pause, if it was tried again meanwhile
     assert process_of(instance) not in (before, os.getpid())
     assert predicted(instance, 9)["data"].tolist() == [[9]]
+
+
+def test_a_process_that_cannot_start_is_tried_again_ever_later(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now_s, starts = [100.0], []
+    clock = SimpleNamespace(monotonic=lambda: now_s[0], sleep=time.sleep)
+    monkeypatch.setattr(process_predictor, "time", clock)
+    instance = open_instance(apart())
+    assert isinstance(instance, ProcessPredictor)
+    with instance.turn(), monkeypatch.context() as patch:  # the thread that keeps it waits
+
+        def fail(*_: object) -> ChildProcess:
+            starts.append(now_s[0])
+            raise ArtifactError("the file is gone")
+
+        patch.setattr(process_predictor, "start_child", fail)
+        os.kill(instance._children[0].process.pid or 0, signal.SIGKILL)
+        wait_until(lambda: not instance.is_alive)
+        for _ in range(600):
+            with pytest.raises(InstanceLostError, match=r"cannot be started again: the file is gone$"):
+                predicted(instance, 1)
+            now_s[0] += 0.25
+    pauses = [later - earlier for earlier, later in pairwise(starts)]
+    assert pauses == [1, 2, 4, 8, 16, 30, 30, 30]
+    assert [each.levelname for each in caplog.records] == ["WARNING", "ERROR"]
+    assert "again: the file is gone; this is repeated with pauses of up to 30 s" in caplog.text
+    now_s[0] += 30
+    assert predicted(instance, 9)["data"].tolist() == [[9]]
+    instance.close()
 
 
 def no_child(*_: object) -> ChildProcess:

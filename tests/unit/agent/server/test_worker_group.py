@@ -351,6 +351,23 @@ def test_sums_keep_the_counts_of_dead_workers_until_the_model_is_unloaded(group)
     assert counts(group, origin) == ({"A": (1, 1), "B": (1, 1)}, 111, 3)
 
 
+def test_the_counts_of_a_dead_worker_end_with_the_model_even_without_an_unload(group):
+    origin, dying, other = group.processes
+    for process, models in zip(group.processes, (("A", "B"), ("A", "B", "C"), ("A", "B")), strict=True):
+        counting(process, 5, *models)
+    assert counts(group, origin)[0] == {"A": (15, 15), "B": (15, 15), "C": (5, 5)}
+    group.starting = lambda process: counting(process, 0, "B")
+    dying.die()
+    wait_for(lambda: len(group.workers._live) == 3 and len(group.processes) == 4)
+    assert counts(group, origin)[0] == {"A": (15, 15), "B": (15, 15)}  # it alone had C
+    for process in (origin, other):  # which have made room for another model
+        counting(process, 7, "B")
+    assert counts(group, origin) == ({"B": (19, 19)}, 19, 3)
+    for process in (origin, other):
+        counting(process, 1, "A", "B", "C")
+    assert counts(group, origin)[0] == {"A": (2, 2), "B": (7, 7), "C": (7, 7)}
+
+
 def test_a_worker_that_dies_while_it_is_asked_counts_as_before(group):
     origin, dying, _ = group.processes
     for process in group.processes:
@@ -378,6 +395,27 @@ def test_a_worker_that_does_not_answer_is_not_asked_again_until_it_does(group, m
     [late] = [member.late for member in group.workers._live if member.late]
     wait(late.values(), DEADLINE_S)
     assert group.call(origin, DESCRIBE) == [b"1", b"2", b"late"]
+
+
+@pytest.mark.parametrize("stopped", [0, 2])  # the origin, or another one
+def test_a_change_waits_for_a_worker_only_while_that_answers_at_all(group, monkeypatch, stopped):
+    monkeypatch.setattr(workers, "_SILENT_S", 0.05)
+    slow, go_on = group.processes[stopped], threading.Event()
+    slow.offers["call"] = lambda *_: go_on.wait(DEADLINE_S) and b"late"
+    asked, sessions = threading.Semaphore(0), slow.sessions
+    slow.offers["sessions"] = lambda: asked.release() or sessions()
+    with ThreadPoolExecutor(1) as threads:
+        change = threads.submit(group.call, group.processes[0], LOAD, "A")
+        assert all(asked.acquire(timeout=DEADLINE_S) for _ in range(3))  # it loads for longer than that
+        go_on.set()
+        assert b"late" in change.result(DEADLINE_S)
+
+    go_on.clear()
+    slow.offers["sessions"] = lambda: go_on.wait(DEADLINE_S)
+    with pytest.raises(AgentError, match=rf"^worker {stopped + 1} has answered nothing for 0.05 s; a change"):
+        group.call(group.processes[0], LOAD, "A")
+    assert group.processes[1].calls[-1] == (LOAD, b"given") or stopped == 0
+    go_on.set()
 
 
 def test_what_changes_a_worker_changes_all():

@@ -23,6 +23,7 @@ from inferometer.evaluators.kinds.memory.measurement import (
     MemoryRequest,
     data_bytes,
     search_largest,
+    together,
 )
 from inferometer.manifests.errors import ConfigurationError
 from tests.evaluations import changed
@@ -87,6 +88,24 @@ def test_data_is_what_there_is_and_what_was_freed() -> None:
     assert data_bytes({"VmData": 500, "VmHWM": 350, "VmRSS": 200}) == 650
 
 
+@pytest.mark.parametrize(
+    ("readings", "resident", "peak", "data"),
+    [
+        pytest.param([(30, 20, 8, 2, 90, 60)], 30, 60, 90, id="one"),
+        pytest.param([(30, 20, 8, 2, 90, 60), (26, 15, 10, 1, 80, 26)], 35 + 10 + 2, 47 + 30, 172, id="two"),
+        pytest.param([(30, 20, 8, 2, 90, 30), ()], 30, 30, 92, id="one that has ended"),
+    ],
+)
+def test_of_several_processes_files_and_shared_memory_count_once(
+    readings: list[tuple[int, ...]], resident: int, peak: int, data: int
+) -> None:
+    names = ("VmRSS", "RssAnon", "RssFile", "RssShmem", "VmData", "VmHWM")
+    found = together([dict(zip(names, each, strict=False)) for each in readings])
+
+    assert (found["VmRSS"], found["VmHWM"], found["VmData"]) == (resident, peak, data)
+    assert found["VmRSS"] == found["RssAnon"] + found["RssFile"] + found["RssShmem"]
+
+
 _FREED = """
 import numpy as np
 from inferometer.evaluators.kinds.memory.job import read_memory
@@ -148,6 +167,12 @@ def test_a_control_group_bounds_what_is_available(
         ({"batch_sizes": (1, "a")}, "batch_sizes is 'a'; it must be a whole number"),
         ({"tries": -1}, "tries is -1; it must be at least 0"),
         ({"predictions": 1.5}, "predictions is 1.5; it must be a whole number"),
+        (
+            {"system": SystemRequest(agents=("h:1",)), "instances": "auto"},
+            "applies only to a model in this p",
+        ),
+        ({"instances": 0}, "instances is 0; it must be at least 1 and at most 64"),
+        ({"instances": "many"}, "instances is 'many'; it must be a whole number"),
         ({"system": SystemRequest(agents=("h:1",))}, "leave out agent and gpu"),
         (
             {"system": SystemRequest(session=SessionOptions(device=Device(DeviceKind.GPU)))},
@@ -158,6 +183,13 @@ def test_a_control_group_bounds_what_is_available(
 def test_wrong_input_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         memory_job(MemoryRequest(**given))
+
+
+def test_auto_is_the_number_of_instances_that_fit_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inferometer.agent.inference.session.usable_cores", lambda: 6)
+    session = SessionOptions(threads=2)
+
+    assert MemoryRequest(system=SystemRequest(session=session), instances="auto").instances == 3
 
 
 @pytest.fixture
