@@ -15,6 +15,7 @@ from inferometer.evaluators.drawing.charts import Chosen, Drawing, Plot, PointCh
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.jobs.job import JobCallbacks, JobResources
 from inferometer.evaluators.jobs.options import spoken, words
+from inferometer.evaluators.jobs.request import read_precision
 from inferometer.evaluators.kinds.kind import (
     Again,
     Rows,
@@ -48,7 +49,7 @@ from inferometer.manifests.errors import ConfigurationError
 
 _SAME = (
     *("manifest.name", "manifest.version", "manifest.framework.name", "checksums", "weights", "seed"),
-    *("precision", "agent", "device", "framework_version", "environment.hostname", "environment.cpu_model"),
+    *("agent", "device", "framework_version", "environment.hostname", "environment.cpu_model"),
     *("environment.usable_cores", "environment.gpu_driver", "environment.inferometer_version"),
 )
 """What a tuning and its continuation have in common, of their systems."""
@@ -78,6 +79,8 @@ class TuningJob(LoadJob):
         if self._tuning.resume is not None:
             self._stored = resources.stored(self._tuning.resume)
             _check_options(self._tuning, self._stored)
+        for precision in self._tuning.dtype or ():
+            resources.check_system(self._tuning.system_in(precision))
         yield from super().run(resources, callbacks)
 
     def _switched(self, *opened: Any) -> SwitchedTarget:
@@ -87,7 +90,8 @@ class TuningJob(LoadJob):
 
     def _use(self, c: Configuration) -> str:
         release_free_memory()  # of the configuration before
-        return self._target.use(c.threads, c.max_batch_size, c.max_queue_delay_ms, c.instances)
+        precision = None if c.precision is None else read_precision(c.precision)
+        return self._target.use(c.threads, c.max_batch_size, c.max_queue_delay_ms, c.instances, precision)
 
     def _described(self) -> str:
         return f"tuning for at most {self._tuning.time_budget_s:g} s"
@@ -138,8 +142,10 @@ def _check_options(request: TuningRequest, stored: Evaluation[Any]) -> None:
 
 def _configuration_text(best: Configuration, answer: str) -> str:
     """Returns the best configuration as a configuration file of ``agent serve``."""
-    lines = [f"  {name}: {value}" for name, value in asdict(best).items() if value is not None]
-    return "\n".join((f"# agent tune: {answer}", "serving:", *lines, ""))
+    values = {name: value for name, value in asdict(best).items() if value is not None}
+    precision = values.pop("precision", None)  # which clients ask for
+    notes = [f"# agent tune: {answer}", *[f"# for clients with --dtype={precision}"] * bool(precision)]
+    return "\n".join((*notes, "serving:", *(f"  {name}: {value}" for name, value in values.items()), ""))
 
 
 def _question(measured: TuningMeasurement) -> str:
@@ -190,6 +196,7 @@ class TuningReport(Report[TuningMeasurement]):
         Column("place", "place"),
         Column("instances", "instances", stays=True),
         Column("threads", "threads", stays=True),
+        Column("precision", "precision"),
         Column("max_batch_size", "batch", stays=True),
         Column("max_queue_delay_ms", "delay (ms)"),
         Column("rate_qps", "rate (queries/s)", decimals=1, stays=True),
@@ -284,9 +291,9 @@ def _trials(stored: Any) -> tuple[Trial, ...]:
 class TuningKind(RateSearchKind):
     """Find the serving configuration with the highest rate within a latency bound.
 
-    Instances, threads, batch sizes and delays of a model race on the same arrivals: in this process, or on an
-    agent or a server such as Triton, which loads the model anew for each and at the end as before. Losers are
-    stopped early. The answer has an interval, and the probability that another configuration is better.
+    Instances, threads, batch sizes, delays and precisions race on the same arrivals: in this process, or on
+    an agent or a server such as Triton, which loads the model anew for each and at the end as before. Losers
+    are stopped early. The answer has an interval, and the probability that another configuration is better.
     """
 
     name = "tuning"
@@ -361,7 +368,8 @@ class TuningKind(RateSearchKind):
 
     def again(self, evaluation: Evaluation[Any]) -> Again:
         asked, seed = evaluation.measurement.asked, evaluation.measurement.options.seed
-        system = [word for word in system_words(evaluation) if not word.startswith("--threads=")]
+        own = ("--threads=", "--dtype=")
+        system = [word for word in system_words(evaluation) if not word.startswith(own)]
         given = words(asked, TuningRequest)
         return Again(("measure", self.name, *system, *words_of("seed", seed, 0), *given))
 

@@ -247,14 +247,14 @@ class Race:
 
     def _measure_capacities(self) -> None:
         """Sends bursts to every configuration; a delay makes no difference, since the batches are full."""
-        known: dict[tuple[int, int | None, int], float] = {}
+        known: dict[Configuration, float] = {}
         wanted_qps = self._request.rate_qps or 0.0
         for each in self._every:
             c = each.configuration
             if not wanted_qps and c.max_queue_delay_ms >= self._request.latency_bound_ms:
                 each.stopped = "a batch may wait for as long as the bound"
                 continue
-            key = (c.instances, c.threads, c.max_batch_size)
+            key = replace(c, max_queue_delay_ms=0.0)
             if key not in known and self._used(each):
                 known[key] = self._burst(each)
             each.capacity_qps = known.get(key)

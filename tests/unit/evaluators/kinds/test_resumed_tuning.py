@@ -25,7 +25,11 @@ from tests.contract.store_fixtures import make_evaluation
 from tests.tuned_hosts import Host, SimulatedProber, request_of
 
 HOST = Host(cores=4, fixed_s=0.004, query_s=0.001)
-SPACE = [Configuration(count, 1, size, 0.0) for count in (1, 2, 9) for size in (1, 4, 16)]
+SPACE = [
+    Configuration(count, 1, size, 0.0, precision)
+    for count, precision in ((1, None), (2, None), (9, None), (1, "bfloat16"))
+    for size in (1, 4, 16)
+]
 """Those with nine instances are not possible."""
 
 
