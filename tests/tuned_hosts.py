@@ -14,7 +14,7 @@ import numpy as np
 
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.evaluators.jobs.job import SystemRequest
-from inferometer.evaluators.kinds.tuning.figures import TuningMeasurement
+from inferometer.evaluators.kinds.tuning.figures import Trial, TuningMeasurement
 from inferometer.evaluators.kinds.tuning.race import Race
 from inferometer.evaluators.kinds.tuning.request import Configuration, TuningRequest
 from inferometer.evaluators.load.arrivals import Schedule
@@ -166,7 +166,7 @@ def race_of(
     request: TuningRequest, space: Iterable[Configuration], prober: Any, limit_qps: float = math.inf
 ) -> Race:
     """The race of configurations that a prober serves."""
-    return Race(request, space, prober, limit_qps)
+    return Race(request, map(Trial, space), prober, limit_qps)
 
 
 def request_of(seed: int, latency_bound_ms: float, **options: object) -> TuningRequest:

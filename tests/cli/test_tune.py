@@ -187,7 +187,7 @@ def test_the_tuning_of_an_agent_is_resumed_with_its_first_probes(
 def test_precisions_are_tuned_and_the_tuning_is_resumed(agent: Agent, tmp_path: Path) -> None:
     file = tmp_path / "tuned.yml"
     command = [*TUNE, "--framework_name=PyTorch", "--instances=1", "--max_batch_size=4"]
-    command.append("--dtype=bfloat16,float32")
+    command += ["--dtype=bfloat16,float32", "--synthetic=false", "--min_score=0.9"]
 
     whole = agent(*command, f"--write_config={file}")
 
@@ -196,6 +196,8 @@ def test_precisions_are_tuned_and_the_tuning_is_resumed(agent: Agent, tmp_path: 
     rows = agent("info", "evaluation", "tuning", "-f", "csv").rows
     assert {row["precision"] for row in rows} == {"bfloat16", "float32"}
     assert rows[0]["precision"] == best
+    assert whole.figure("score").startswith("top-1 0.99")
+    assert all(float(row["score_low"]) < float(row["score"]) < float(row["score_high"]) for row in rows)
     assert f"# for clients with --dtype={best}" in file.read_text()
     assert load_configuration(file).serving.max_batch_size == 4
     with closing(open_store(None, "inferometer", Path(os.environ["AGENT_DATA_DIR"]))) as store:
@@ -208,6 +210,7 @@ def test_precisions_are_tuned_and_the_tuning_is_resumed(agent: Agent, tmp_path: 
         resumed = agent(*command, f"--resume={name}")
         assert resumed.code == 0, resumed.stderr
         assert resumed.figure("best") == whole.figure("best")
+        assert resumed.figure("score") == whole.figure("score")
     refused = agent(*command, "--resume=one", "--dtype=float32")
     assert (refused.code, "another dtype" in refused.error) == (2, True)
 
@@ -238,6 +241,8 @@ def test_a_file_that_exists_is_not_replaced(agent: Agent, tmp_path: Path) -> Non
         (["--time_budget=1"], "time_budget is 1 s"),
         (["--dataset_name=digits_validation"], "synthetic needs no dataset"),
         (["--dtype=float32,bfloat16"], "a file and has its own precision"),
+        (["--min_score=0.9"], "min_score needs a dataset with labels"),
+        (["--synthetic=false", "--min_score=97"], "min_score is 97, but the highest top-1 is 0.9933"),
         (["--dtype=float32,int8"], 'unknown precision "int8"'),
         (["--dtype=float32,float16", "--agent=localhost:1"], "an agent serves the model in one precision"),
     ],

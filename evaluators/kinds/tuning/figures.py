@@ -22,6 +22,8 @@ SLOPE, _SLOPES = 12.0, (4.0, 60.0)
 """The usual slope of the log odds of a late query against ln(rate), and the range of those found."""
 OUT_OF_TIME = "the time budget was used up"
 OUT_OF_MEMORY = "its memory peaks above"
+NOT_POSSIBLE = "not possible"
+OUT_OF_SCORE = "its precision has"
 
 Floats = NDArray[np.float64]
 
@@ -40,6 +42,9 @@ class Trial:
         high: The upper end, likewise.
         better: The probability that it is better than the best; None if it was not raced, or if the rate of
             the best was only a lower bound.
+        score: The first score of its precision on the dataset; None if it was not evaluated.
+        score_low: The lower end of the 95 % interval of the score; None if there is none.
+        score_high: The upper end, likewise.
         memory_bytes: The peak of the resident memory of this process and of those of the instances while it
             was probed; None if memory was not read.
         rounds: The number of rounds in which it was raced.
@@ -55,6 +60,9 @@ class Trial:
     low: float | None = None
     high: float | None = None
     better: float | None = None
+    score: float | None = None
+    score_low: float | None = None
+    score_high: float | None = None
     memory_bytes: int | None = None
     rounds: int = 0
     spent_s: float = 0.0
@@ -80,6 +88,7 @@ class TuningMeasurement(RateSearchMeasurement):
         limit_qps: The highest rate that could be sent on time.
         ended_s: When each probe ended, in seconds since the tuning began.
         resumed: Which probes are those of an earlier evaluation; empty for none.
+        score_name: The name of the score with its unit; empty if the model was not evaluated.
     """
 
     kind: ClassVar[str] = "tuning"
@@ -89,6 +98,7 @@ class TuningMeasurement(RateSearchMeasurement):
     limit_qps: float = math.inf
     ended_s: Sequence[float] = ()
     resumed: str = ""
+    score_name: str = ""
 
     @property
     def best(self) -> Trial | None:

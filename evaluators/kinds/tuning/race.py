@@ -24,7 +24,9 @@ import numpy as np
 from inferometer.evaluators.kinds.load.measurement import Method, RateAnswer
 from inferometer.evaluators.kinds.tuning.figures import (
     BLOCKS,
+    NOT_POSSIBLE,
     OUT_OF_MEMORY,
+    OUT_OF_SCORE,
     OUT_OF_TIME,
     SEQUENCES,
     SLOPE,
@@ -65,7 +67,6 @@ _SURELY_HOPELESS = 8.0  # likewise, for several sequences: the burst of one may 
 _START_BOUNDS, _START_SHARE = 10, 0.25
 _LONGEST_STEP = math.log(1.5)
 _SURELY_WORSE = 0.005
-_NOT_POSSIBLE = "not possible"
 _NS_PER_S, _BYTES_PER_MIB = 1_000_000_000, 1024**2
 
 
@@ -95,9 +96,9 @@ class Replay:
     ) -> None:
         self._session, self._serve, self._read_peak_bytes = session, serve, read_peak_bytes
         self._impossible = {
-            each.configuration: each.stopped.removeprefix(f"{_NOT_POSSIBLE}: ")
+            each.configuration: each.stopped.removeprefix(f"{NOT_POSSIBLE}: ")
             for each in stored.trials
-            if each.stopped.startswith(_NOT_POSSIBLE)
+            if each.stopped.startswith(NOT_POSSIBLE)
         }
         owners = {number: each for each in stored.trials for number in each.probes}
         self._left = [
@@ -155,19 +156,19 @@ class Race:
 
     Args:
         request: The question.
-        space: The configurations.
+        trials: The configurations; those that are ``stopped`` already do not take part.
         session: Serves the configurations, and sends their probes.
         limit_qps: The highest rate that can be sent on time.
     """
 
     def __init__(
-        self, request: TuningRequest, space: Iterable[Configuration], session: Replay, limit_qps: float
+        self, request: TuningRequest, trials: Iterable[Trial], session: Replay, limit_qps: float
     ) -> None:
         self._request, self._session, self._limit_qps = request, session, limit_qps
         self._bound_ns = bound_ns_of(request.latency_bound_ms)
         self._share = 1 - request.percentile / 100
         self._process = request.load.process
-        self._every = [Trial(each) for each in space]
+        self._every = list(trials)
         self._figures: dict[Configuration, Figure] = {}
         self._hopeless: set[Configuration] = set()
         self._number = self._queries = self._cut = 0
@@ -249,7 +250,7 @@ class Race:
         """Sends bursts to every configuration; a delay makes no difference, since the batches are full."""
         known: dict[Configuration, float] = {}
         wanted_qps = self._request.rate_qps or 0.0
-        for each in self._every:
+        for each in (each for each in self._every if not each.stopped):
             c = each.configuration
             if not wanted_qps and c.max_queue_delay_ms >= self._request.latency_bound_ms:
                 each.stopped = "a batch may wait for as long as the bound"
@@ -267,7 +268,7 @@ class Race:
         if self._is_late:
             raise _Ended(OUT_OF_TIME)
         if reason := self._session.use(each.configuration):
-            each.stopped = f"{_NOT_POSSIBLE}: {reason}"
+            each.stopped = f"{NOT_POSSIBLE}: {reason}"
         if self._request.max_memory_mib:
             self._session.read_peak_bytes()  # leaves what was open before out of the peak
         each.spent_s += self._session.elapsed_s - began_s
@@ -280,7 +281,8 @@ class Race:
     @property
     def _few_s(self) -> float:
         """The time that the space is worth: in more, one could almost search every configuration."""
-        possible = sum(not each.stopped.startswith(_NOT_POSSIBLE) for each in self._every)
+        left_out = (NOT_POSSIBLE, OUT_OF_SCORE)
+        possible = sum(not each.stopped.startswith(left_out) for each in self._every)
         return _FEW_DURATIONS * self._request.min_duration_s * possible
 
     def _burst(self, each: Trial) -> float:

@@ -93,6 +93,7 @@ class TuningRequest:
         max_batch_size: The maximum numbers of queries in a batch to try.
         max_queue_delay_ms: The delays of the first query of a batch to try.
         rate_qps: The rate at which the latency is to be the smallest; None: the rate is to be the highest.
+        min_score: The lowest first score that a precision may have on the dataset; None for any.
         max_memory_mib: The most that the resident memory of this process and its instances may peak at; None
             for any.
         write_config: The new file that the configuration is written to.
@@ -145,6 +146,12 @@ class TuningRequest:
         "QPS",
         within=POSITIVE,
         flags=("--rate",),
+    )
+    min_score: float | None = declared(
+        None,
+        "Evaluate the model on the dataset first, and leave out precisions whose first score, such as top-1 "
+        "(0 to 1), is below this.",
+        "SCORE",
     )
     max_memory_mib: int | None = declared(
         None,
@@ -201,7 +208,8 @@ class TuningRequest:
                 raise ConfigurationError(f"{name} is {list(values)}; give each value once, at least one")
         for size in self.max_batch_size:
             self.system.check_batches(size)
-        self.load  # noqa: B018 - which checks the options of a load
+        if self.load.synthetic and self.min_score is not None:  # load checks the options of a load
+            raise ConfigurationError("min_score needs a dataset with labels, but the inputs are synthetic")
 
     @property
     def load(self) -> MaxQpsRequest:

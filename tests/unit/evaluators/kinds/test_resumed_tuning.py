@@ -13,7 +13,7 @@ import pytest
 
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.kinds.registry import find_kind
-from inferometer.evaluators.kinds.tuning.figures import TuningMeasurement
+from inferometer.evaluators.kinds.tuning.figures import Trial, TuningMeasurement
 from inferometer.evaluators.kinds.tuning.kind import TuningJob
 from inferometer.evaluators.kinds.tuning.race import Race, Replay
 from inferometer.evaluators.kinds.tuning.request import Configuration, TuningRequest
@@ -58,7 +58,7 @@ def tuned(
 ) -> TuningMeasurement:
     """The tuning by a prober, which continues the stored one."""
     replay = Replay(prober, prober.use, peak_bytes, stored or nothing(request))
-    race = Race(request, SPACE, replay, math.inf)
+    race = Race(request, map(Trial, SPACE), replay, math.inf)
     answer = race.answer() if race.run() else None
     options = request.load.load_options()
     found = (options, tuple(prober.runs), 0, answer, race.trials(), request.asked)
