@@ -256,7 +256,7 @@ def _another(measured: TuningMeasurement) -> str:
         return f"is better with a probability of at most {100 * measured.another:.3g} %"
     if any(each.stopped == OUT_OF_TIME for each in measured.trials):
         return "may be better: there was too little time to race them all"
-    return "may be better, which is unknown: in the race, the rate of the best was only a lower bound"
+    return "may be better, which is unknown: in the race, a rate was only a lower bound"
 
 
 class TuningReport(Report[TuningMeasurement]):
@@ -279,6 +279,7 @@ class TuningReport(Report[TuningMeasurement]):
         Column("max_batch_size", "batch", stays=True),
         Column("max_queue_delay_ms", "delay (ms)"),
         Column("rate_qps", "rate (queries/s)", decimals=1, stays=True),
+        Column("rate_per_core_qps", "per core (queries/s)", decimals=1),
         Column("latency_ms", "latency (ms)"),
         Column("low", "low", detail=1),
         Column("high", "high", detail=1),
@@ -307,6 +308,8 @@ class TuningReport(Report[TuningMeasurement]):
                 peak_bytes = values.pop("memory_bytes")
                 values["memory_mib"] = None if peak_bytes is None else peak_bytes / 2**20
                 values["score_name"] = None if trial.score is None else evaluation.measurement.score_name
+                per_core = trial.rate_qps and trial.rate_qps / trial.cores
+                values["rate_per_core_qps"] = per_core if evaluation.measurement.is_per_core else None
                 figures = {"place": place, "probes": len(trial.probes), "stopped": trial.stopped or None}
                 yield {**named, **values.pop("configuration"), **values, **figures}
 
@@ -409,6 +412,11 @@ class TuningKind(RateSearchKind):
         whole = evaluation.status is not Status.INTERRUPTED
         answer = _answer(measured) if whole else f"none: stopped; --resume={evaluation.id} continues it"
         yield "answer", ("INVALID: " * bool(invalid)) + answer
+        if best and whole and measured.is_per_core:
+            rate = f"about {(best.rate_qps or 0.0) / best.cores:.4g}"
+            if measured.answer:
+                rate = rate_text(measured.answer.times(1 / best.cores))
+            yield "per core", f"{rate} queries/s"
         if invalid:
             yield "", invalid
         if best and whole:

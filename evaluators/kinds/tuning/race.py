@@ -24,6 +24,7 @@ import numpy as np
 from inferometer.evaluators.kinds.load.measurement import Method, RateAnswer
 from inferometer.evaluators.kinds.tuning.figures import (
     BLOCKS,
+    NEARLY,
     NOT_POSSIBLE,
     OUT_OF_MEMORY,
     OUT_OF_SCORE,
@@ -35,12 +36,13 @@ from inferometer.evaluators.kinds.tuning.figures import (
     Probe,
     Trial,
     TuningMeasurement,
+    between,
     fitted,
     logit,
     nothing_serves,
     probability_better,
 )
-from inferometer.evaluators.kinds.tuning.request import Configuration, TuningRequest
+from inferometer.evaluators.kinds.tuning.request import RATE_PER_CORE, Configuration, TuningRequest
 from inferometer.evaluators.load.arrivals import Extent, Schedule
 from inferometer.evaluators.load.load_session import LoadSession
 from inferometer.evaluators.load.queries import LoadRun, Outcome, Stop, bound_ns_of
@@ -166,7 +168,7 @@ class Race:
     ) -> None:
         self._request, self._session, self._limit_qps = request, session, limit_qps
         self._bound_ns = bound_ns_of(request.latency_bound_ms)
-        self._share = 1 - request.percentile / 100
+        self._share, self._per_core = 1 - request.percentile / 100, request.objective == RATE_PER_CORE
         self._process = request.load.process
         self._every = list(trials)
         self._figures: dict[Configuration, Figure] = {}
@@ -185,7 +187,7 @@ class Race:
         try:
             self._measure_capacities()
             left = [each for each in self._every if not each.stopped]
-            left.sort(key=lambda each: -(each.capacity_qps or 0.0))
+            left.sort(key=lambda each: -self._capacity(each))
             while left and self._number < _ROUNDS and (len(left) > 1 or not self._number):
                 began_s, before_s = self._session.elapsed_s, began_s
                 if self._number and 2 * began_s - before_s > _RACING_SHARE * self._few_s:
@@ -213,9 +215,9 @@ class Race:
         for each in self._every:
             if figure := self._figures.get(each.configuration):
                 half = figure.log_half if each is self.best and self._confirmed else math.nan
-                ends = [math.exp(figure.log + side * half) for side in (-1, 1)]
+                ends = [self._qps(each, figure.log + side * half) for side in (-1, 1)]
                 if given_qps is None:
-                    each.rate_qps = math.exp(figure.log)
+                    each.rate_qps = self._qps(each, figure.log)
                 else:
                     each.rate_qps, each.latency_ms = given_qps, 1e-6 / math.exp(figure.log)
                     ends = [1e-6 / end for end in reversed(ends)]
@@ -223,7 +225,7 @@ class Race:
 
         def rank(each: Trial) -> tuple[bool, int, float]:
             figure = self._figures.get(each.configuration)
-            return each is not self.best, -each.rounds, -(figure.log if figure else each.capacity_qps or 0.0)
+            return each is not self.best, -each.rounds, -(figure.log if figure else self._capacity(each))
 
         return tuple(sorted(self._every, key=rank))
 
@@ -281,8 +283,7 @@ class Race:
     @property
     def _few_s(self) -> float:
         """The time that the space is worth: in more, one could almost search every configuration."""
-        left_out = (NOT_POSSIBLE, OUT_OF_SCORE)
-        possible = sum(not each.stopped.startswith(left_out) for each in self._every)
+        possible = sum(not each.stopped.startswith((NOT_POSSIBLE, OUT_OF_SCORE)) for each in self._every)
         return _FEW_DURATIONS * self._request.min_duration_s * possible
 
     def _burst(self, each: Trial) -> float:
@@ -335,9 +336,9 @@ class Race:
                             self.best, best = each, figure
         finally:
             for each in left:
-                if best is not None and each.configuration in raced:
-                    found = probability_better(raced[each.configuration], best)
-                    each.better = None if each is self.best or not best.certain else found
+                if best is not None and (figure := raced.get(each.configuration)):
+                    known = best.certain and self._qps(each, figure.log) < NEARLY * self._limit_qps
+                    each.better = None if each is self.best or not known else probability_better(figure, best)
 
     def _confirm(self, best: Trial) -> None:
         """Measures the best configuration on fresh sequences of arrivals."""
@@ -352,7 +353,18 @@ class Race:
             self._confirmed = figure.certain and bool(figure.blocks.any())
 
     def _figure(self, each: Trial, best: Figure | None) -> Figure | None:
-        return (self._rate if self._request.rate_qps is None else self._latency)(each, best)
+        figure = (self._rate if self._request.rate_qps is None else self._latency)(each, best)
+        return figure and replace(figure, log=figure.log - math.log(self._divisor(each)))
+
+    def _divisor(self, each: Trial) -> int:
+        return each.cores if self._per_core else 1
+
+    def _capacity(self, each: Trial) -> float:
+        return (each.capacity_qps or 0.0) / self._divisor(each)
+
+    def _qps(self, each: Trial, log: float) -> float:
+        """Returns the rate at which the figure of merit of a configuration has this logarithm."""
+        return math.exp(log) * self._divisor(each)
 
     def _arrive(self, rate_qps: float) -> None:
         """Sets the numbers of arrivals in a sequence and in its empty start, for rates of about this one."""
@@ -374,20 +386,20 @@ class Race:
         self._cut = int(min(start, _START_SHARE * self._queries))
 
     def _reference_qps(self, left: Sequence[Trial]) -> float:
-        """Returns about the highest rate of the round, which determines the number of arrivals."""
+        """Returns about the rate of the best of the round, which determines the number of arrivals."""
         if self._request.rate_qps is not None:
             return self._request.rate_qps
-        known = [math.exp(f.log) for each in left if (f := self._figures.get(each.configuration))]
-        guess_qps = _FIRST_SHARE * max(each.capacity_qps or 1.0 for each in left)
-        return min(max(known, default=guess_qps), self._limit_qps)
+        best, figure = left[0], self._figures.get(left[0].configuration)
+        guess_qps = _FIRST_SHARE * (best.capacity_qps or 1.0)
+        return min(self._qps(best, figure.log) if figure else guess_qps, self._limit_qps)
 
     def _beaten(self, each: Trial, best: Figure | None, left: Sequence[Trial]) -> str:
         """Returns why a configuration need not be probed; empty if it must be."""
         if best is None or self._request.rate_qps is not None:
             return ""
         c, capacity_qps = each.configuration, each.capacity_qps or 0.0
-        if capacity_qps * _CAPACITY_ERROR < math.exp(best.log):
-            return "its burst is slower than what the best keeps"
+        if capacity_qps * _CAPACITY_ERROR < self._qps(each, best.log):
+            return f"its burst is slower {'per core ' * self._per_core}than what the best keeps"
         size = c.max_batch_size
         alike = [o for o in left if replace(o.configuration, max_batch_size=size) == c]
         good = [o.configuration.max_batch_size for o in alike if o.rounds == self._number and not o.stopped]
@@ -404,7 +416,7 @@ class Race:
         """
         capacity_qps, before = each.capacity_qps or 1.0, self._figures.get(each.configuration)
         highest_qps, width = min(_CAPACITY_ERROR * capacity_qps, self._limit_qps), _WIDTHS[self._number - 1]
-        lost_qps = 0.0 if best is None else math.exp(best.log) * (1 - _MARGINS[self._number - 1])
+        lost_qps = 0.0 if best is None else self._qps(each, best.log) * (1 - _MARGINS[self._number - 1])
         rate_qps = max(self._likely_qps(each, best), lost_qps)
         share, several = self._share, self._sequences > 1
         low: Probe | None = None
@@ -416,7 +428,8 @@ class Race:
                 return None
             low, high = (probe, high) if probe.kept else (low, probe)
             if high and high.rate_qps <= lost_qps:
-                each.stopped = f"it breaks the bound at {rate_qps:.4g} queries/s, which the best keeps"
+                kept = "and the best keeps more per core" if self._per_core else "which the best keeps"
+                each.stopped = f"it breaks the bound at {rate_qps:.4g} queries/s, {kept}"
                 if high.stopped:
                     self._hopeless.add(each.configuration)
                 break
@@ -428,7 +441,7 @@ class Race:
             if low and high and figure:
                 if figure.resolution <= width / 4 and (figure.blocks.any() or not several):
                     break
-                rate_qps = _between(low, high, share)
+                rate_qps = between(low, high, share)
             elif (low and rate_qps >= highest_qps) or rate_qps < _LEAST_SHARE * highest_qps:
                 break
             else:
@@ -446,9 +459,9 @@ class Race:
         if before is None:
             return _FIRST_SHARE * (each.capacity_qps or 1.0) if best is None else 0.0
         if self._sequences > 1:
-            return math.exp(before.log - _LUCK * _WIDTHS[each.rounds - 1])
+            return self._qps(each, before.log - _LUCK * _WIDTHS[each.rounds - 1])
         # slightly below its earlier rate, moved like that of the best by the arrivals of this round
-        return math.exp(before.log + (0.0 if best is None else self._shift - width / 2))
+        return self._qps(each, before.log + (0.0 if best is None else self._shift - width / 2))
 
     def _step(self, probe: Probe, number: int, before: Figure | None) -> float:
         """Returns how far, in ln(rate), the next probe is beyond the rate where the bound is just kept."""
@@ -545,9 +558,3 @@ class Race:
             elif place > math.ceil(len(racing) / 2) and self._number < _ROUNDS:
                 each.stopped = f"it came in place {place} of {len(racing)} in round {self._number}"
         return [each for each in racing if not each.stopped]
-
-
-def _between(low: Probe, high: Probe, share: float) -> float:
-    """Returns the rate of the next probe: about where the log odds of a late query are those allowed."""
-    weight = (logit(share) - low.logit) / max(high.logit - low.logit, 1e-9)
-    return float(low.rate_qps * (high.rate_qps / low.rate_qps) ** min(max(weight, 0.2), 0.8))

@@ -29,6 +29,7 @@ from inferometer.manifests.errors import ConfigurationError
 if TYPE_CHECKING:
     from inferometer.evaluators.jobs.job import SystemRequest
 
+RATE, RATE_PER_CORE = OBJECTIVES = ("rate", "rate_per_core")
 _AXES = ("dtype", "instances", "threads", "max_batch_size", "max_queue_delay_ms")
 _MOST_CONFIGURATIONS = 1000
 _SAME = (
@@ -92,6 +93,8 @@ class TuningRequest:
         threads: The threads per operator to try; None: those that fit the cores beside the instances.
         max_batch_size: The maximum numbers of queries in a batch to try.
         max_queue_delay_ms: The delays of the first query of a batch to try.
+        objective: What makes a configuration the best: its rate, or its rate divided by its cores, which are
+            its instances times their threads.
         rate_qps: The rate at which the latency is to be the smallest; None: the rate is to be the highest.
         min_score: The lowest first score that a precision may have on the dataset; None for any.
         max_memory_mib: The most that the resident memory of this process and its instances may peak at; None
@@ -140,6 +143,12 @@ class TuningRequest:
     )
     latency_bound_ms: float = _like("latency_bound_ms")
     percentile: float = _like("percentile")
+    objective: str = declared(
+        RATE,
+        "What is to be the highest within the bound: the rate, or the rate divided by the cores, which are "
+        "the instances times their threads.",
+        choices=OBJECTIVES,
+    )
     rate_qps: float | None = declared(
         None,
         "Search for the smallest latency at this rate, not for the highest rate within the bound.",
@@ -200,6 +209,9 @@ class TuningRequest:
                     f"dtype is {','.join(names)}; an agent serves the model in one precision: give a single "
                     "dtype, or leave out agent"
                 )
+        if self.objective == RATE_PER_CORE and (self.rate_qps or self.system.session.device.is_gpu):
+            why = "is for the highest rate: leave out rate" if self.rate_qps else "is for the cores of a CPU"
+            raise ConfigurationError(f"objective {RATE_PER_CORE} {why}")
         if self.max_memory_mib and (self.system.agents or self.system.session.device.is_gpu):
             raise ConfigurationError("max_memory is that of processes on this machine's CPU; leave it out")
         for name in _AXES:
@@ -256,10 +268,14 @@ class TuningRequest:
         GPU's model keeps its framework's threads, and that of a server with 0 known cores its own.
 
         Raises:
-            ConfigurationError: There are too many.
+            ConfigurationError: There are too many, or the rate per core is sought and no threads are known.
         """
         powers = tuple(2**power for power in range(cores.bit_length())) or (1, 2, 4)
         threads = self.threads or ((None,) if on_gpu or not cores else powers)
+        if self.objective == RATE_PER_CORE and None in threads:
+            raise ConfigurationError(
+                f"objective {RATE_PER_CORE} needs the threads of the instances; give threads"
+            )
         axes = (self.instances or powers, threads, self.max_batch_size, self.max_queue_delay_ms)
         alike = [Configuration(*values) for values in product(*axes)]
         found = [replace(each, precision=precision) for precision in self.precisions for each in alike]

@@ -296,7 +296,7 @@ def test_others_that_kept_more_than_the_confirmed_rate_may_be_better() -> None:
     assert dict(TuningKind().summary(make_evaluation(measurement=measured)))["another"] == UNKNOWN
 
 
-UNKNOWN = "may be better, which is unknown: in the race, the rate of the best was only a lower bound"
+UNKNOWN = "may be better, which is unknown: in the race, a rate was only a lower bound"
 
 
 def test_when_the_time_is_used_up_the_best_so_far_is_kept() -> None:
