@@ -7,13 +7,14 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.evaluators.jobs.job import SystemRequest
-from inferometer.evaluators.kinds.tuning.figures import TuningMeasurement
+from inferometer.evaluators.kinds.tuning.figures import Trial, TuningMeasurement
 from inferometer.evaluators.kinds.tuning.race import Race
 from inferometer.evaluators.kinds.tuning.request import Configuration, TuningRequest
 from inferometer.evaluators.load.arrivals import Schedule
@@ -67,7 +68,8 @@ class Host:
         scaling = (1 - self.parallel) + self.parallel / threads
         busy = max(1.0, configuration.instances * threads / self.cores)
         shared = 1 + self.sharing * (configuration.instances - 1)
-        return (self.fixed_s + self.query_s * size) * scaling * busy * shared
+        cast = 0.6 if configuration.precision == "bfloat16" else 1.0
+        return (self.fixed_s + self.query_s * size) * scaling * busy * shared * cast
 
 
 class SimulatedProber:
@@ -164,7 +166,7 @@ def race_of(
     request: TuningRequest, space: Iterable[Configuration], prober: Any, limit_qps: float = math.inf
 ) -> Race:
     """The race of configurations that a prober serves."""
-    return Race(request, space, prober, limit_qps)
+    return Race(request, map(Trial, space), prober, limit_qps)
 
 
 def request_of(seed: int, latency_bound_ms: float, **options: object) -> TuningRequest:
@@ -175,9 +177,13 @@ def request_of(seed: int, latency_bound_ms: float, **options: object) -> TuningR
 
 
 def tuned_host(*, whole: bool = True, **options: object) -> TuningMeasurement:
-    """The tuning of a host with four configurations; of one that is not ``whole``, the first 13 runs."""
+    """The tuning of a host with four configurations in each precision.
+
+    Of one that is not ``whole``, it has the first 13 runs.
+    """
     request = request_of(0, 60.0, max_batch_size=(1, 8), **options)
-    space = [Configuration(count, 1, size, 0.0) for count in (1, 2) for size in (1, 8)]
+    axes = product(request.precisions, (1, 2), (1, 8))
+    space = [Configuration(count, 1, size, 0.0, precision) for precision, count, size in axes]
     prober = SimulatedProber(Host(2, 0.004, 0.001), interrupted_after=None if whole else 12)
     race = race_of(request, space, prober)
     assert race.run() is whole

@@ -44,7 +44,7 @@ _SHARED = {
     "load options": load_options,
     "tuning options": tuning_options,
     "system options": system_options,
-    "system options but threads": system_options_beside(TuningRequest),
+    "system options but threads and dtype": system_options_beside(TuningRequest),
     "filter options": filter_options,
     "output options": output_options,
     "printing options": printing_options,

@@ -277,9 +277,9 @@ tuning_options = options(system_options_beside(TuningRequest), request_options(T
 def tune(**given: Any) -> None:
     """Find the serving configuration with the highest rate within a latency bound.
 
-    Instances, threads, batch sizes and delays of a model race on the same arrivals: in this process, or on an
-    agent or a server such as Triton, which loads the model anew for each and at the end as before. Losers are
-    stopped early. The answer has an interval, and the probability that another configuration is better.
+    Instances, threads, batch sizes, delays and precisions race on the same arrivals: in this process, or on
+    an agent or a server such as Triton, which loads the model anew for each and at the end as before. Losers
+    are stopped early. The answer has an interval, and the probability that another configuration is better.
     """
     _measure("tuning", given)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from inferometer.agent.closeable import Closeable
+from inferometer.agent.hardware.environment import Precision
 from inferometer.agent.inference.stages import BatchResult, Stage, SystemDescription
 from inferometer.agent.preprocessing.inputs import Input, Payload, Tensors
 from inferometer.agent.serving.batch_worker import BatchMemory, BatchWorkers, Predicted, open_instances
@@ -204,16 +205,14 @@ class SwitchedTarget(Closeable):
     Args:
         system: The model, which is closed before it is opened with another number of threads.
         inputs: Its inputs.
-        reopen: Opens the model with a number of threads per operator.
+        reopen: Opens the model with a number of threads per operator and in a precision.
     """
 
     in_process = True
 
-    def __init__(
-        self, system: TensorSystem, inputs: LoadInputs, reopen: Callable[[int | None], TensorSystem]
-    ) -> None:
+    def __init__(self, system: TensorSystem, inputs: LoadInputs, reopen: Callable[..., TensorSystem]) -> None:
         self._system, self._inputs, self._reopen = system, inputs, reopen
-        self._threads = system.description.threads
+        self._opened = (system.description.threads, system.description.precision)
         self._serve(make_load_target(system, inputs, 1, 0.0))
 
     @property
@@ -221,7 +220,14 @@ class SwitchedTarget(Closeable):
         """The model and what it runs on now."""
         return self._system.description
 
-    def use(self, threads: int | None, max_batch_size: int, max_queue_delay_ms: float, instances: int) -> str:
+    def use(
+        self,
+        threads: int | None,
+        max_batch_size: int,
+        max_queue_delay_ms: float,
+        instances: int,
+        precision: Precision | None = None,
+    ) -> str:
         """Serves the model in another way from the next run on; see ``make_load_target``.
 
         Args:
@@ -229,19 +235,22 @@ class SwitchedTarget(Closeable):
             max_batch_size: The maximum number of queries in a batch.
             max_queue_delay_ms: How long the first query of a batch waits for others.
             instances: The number of instances.
+            precision: The precision that a model in code is cast to; None keeps it.
 
         Returns:
             Why the model cannot be served like this; empty if it is.
         """
+        wanted = (self._opened[0] if threads is None else threads, precision or self._opened[1])
         self._target.close()
         try:
-            if threads is not None and threads != self._threads:
-                self._threads = None  # until it is open
+            if wanted != self._opened:
+                self._opened = (None, None)  # until it is open
                 self._system.close()
-                self._system = self._reopen(threads)
-                if (found := self._system.description.threads) != threads:
+                self._system = self._reopen(*wanted)
+                found = self._system.description.threads
+                if threads is not None and found != threads:
                     return f"the framework keeps to {found} threads per operator"
-                self._threads = threads
+                self._opened = wanted
             batching = (max_batch_size, max_queue_delay_ms, instances)
             self._serve(make_load_target(self._system, self._inputs, *batching))
         except InferometerError as error:
@@ -285,13 +294,22 @@ class ReloadedTarget(SwitchedTarget):
 
     in_process = False
 
-    def __init__(self, system: Any, inputs: LoadInputs, reopen: Callable[[int | None], TensorSystem]) -> None:
+    def __init__(self, system: Any, inputs: LoadInputs, reopen: Callable[..., TensorSystem]) -> None:
         super().__init__(system, inputs, reopen)
         self._first = system
         self._control: ModelControl = system.control()
 
-    def use(self, threads: int | None, max_batch_size: int, max_queue_delay_ms: float, instances: int) -> str:
-        """Serves the model in another way from the next run on; see ``SwitchedTarget``.
+    def use(
+        self,
+        threads: int | None,
+        max_batch_size: int,
+        max_queue_delay_ms: float,
+        instances: int,
+        precision: Precision | None = None,
+    ) -> str:
+        """Serves the model in another way from the next run on, in the precision that it has.
+
+        See ``SwitchedTarget``.
 
         Raises:
             ConfigurationError: The server cannot vary this at all.
@@ -299,7 +317,7 @@ class ReloadedTarget(SwitchedTarget):
         self._leave()
         try:
             self._control.serve(threads, max_batch_size, max_queue_delay_ms, instances)
-            self._system = self._reopen(None)
+            self._system = self._reopen()
             self._serve(make_load_target(self._system, self._inputs, 1, 0.0))
         except ConfigurationError:
             raise

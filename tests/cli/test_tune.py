@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from inferometer.agent.hardware.environment import Precision
 from inferometer.client.api.configuration import load_configuration
 from inferometer.client.api.results import find_one
 from inferometer.evaluators.evaluation import Status
@@ -183,6 +184,37 @@ def test_the_tuning_of_an_agent_is_resumed_with_its_first_probes(
     assert served_as(tuned_agent["url"]) == before
 
 
+def test_precisions_are_tuned_and_the_tuning_is_resumed(agent: Agent, tmp_path: Path) -> None:
+    file = tmp_path / "tuned.yml"
+    command = [*TUNE, "--framework_name=PyTorch", "--instances=1", "--max_batch_size=4"]
+    command += ["--dtype=bfloat16,float32", "--synthetic=false", "--min_score=0.9"]
+
+    whole = agent(*command, f"--write_config={file}")
+
+    assert whole.code == 0, whole.stderr
+    best = whole.figure("best").rsplit(", ", 1)[1]
+    rows = agent("info", "evaluation", "tuning", "-f", "csv").rows
+    assert {row["precision"] for row in rows} == {"bfloat16", "float32"}
+    assert rows[0]["precision"] == best
+    assert whole.figure("score").startswith("top-1 0.99")
+    assert all(float(row["score_low"]) < float(row["score"]) < float(row["score_high"]) for row in rows)
+    assert f"# for clients with --dtype={best}" in file.read_text()
+    assert load_configuration(file).serving.max_batch_size == 4
+    with closing(open_store(None, "inferometer", Path(os.environ["AGENT_DATA_DIR"]))) as store:
+        begun = find_one(store, whole.figure("evaluation"))
+        assert begun.system.precision == Precision(best)  # the evaluation describes the best
+        for name, precision in (("one", Precision.BFLOAT16), ("other", Precision.FLOAT32)):
+            system = replace(begun.system, precision=precision)  # that of the probe that was interrupted
+            store.save(replace(begun, id=name, status=Status.INTERRUPTED, system=system))
+    for name in ("one", "other"):
+        resumed = agent(*command, f"--resume={name}")
+        assert resumed.code == 0, resumed.stderr
+        assert resumed.figure("best") == whole.figure("best")
+        assert resumed.figure("score") == whole.figure("score")
+    refused = agent(*command, "--resume=one", "--dtype=float32")
+    assert (refused.code, "another dtype" in refused.error) == (2, True)
+
+
 def test_a_file_that_exists_is_not_replaced(agent: Agent, tmp_path: Path) -> None:
     file = tmp_path / "tuned.yml"
     file.write_text("serving: {}\n")
@@ -208,6 +240,11 @@ def test_a_file_that_exists_is_not_replaced(agent: Agent, tmp_path: Path) -> Non
         (["--max_memory=100", "--gpu"], "leave it out"),
         (["--time_budget=1"], "time_budget is 1 s"),
         (["--dataset_name=digits_validation"], "synthetic needs no dataset"),
+        (["--dtype=float32,bfloat16"], "a file and has its own precision"),
+        (["--min_score=0.9"], "min_score needs a dataset with labels"),
+        (["--synthetic=false", "--min_score=97"], "min_score is 97, but the highest top-1 is 0.9933"),
+        (["--dtype=float32,int8"], 'unknown precision "int8"'),
+        (["--dtype=float32,float16", "--agent=localhost:1"], "an agent serves the model in one precision"),
     ],
 )
 def test_wrong_input_is_refused_before_a_model_is_opened(

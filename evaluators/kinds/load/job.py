@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from inferometer.agent.artifacts.web import fetch_image
-from inferometer.agent.hardware.environment import DeviceKind
+from inferometer.agent.hardware.environment import DeviceKind, Precision
 from inferometer.agent.inference.session import open_preprocessor
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.tracing.recorder import TraceLevel, TraceScope
@@ -60,8 +60,8 @@ from inferometer.evaluators.reports.writer import OutputFile
 from inferometer.manifests.errors import ArtifactError, ConfigurationError, EvaluationInterrupted
 from inferometer.manifests.schema import ModelManifest
 
-MakeTarget: TypeAlias = Callable[[TensorSystem, LoadInputs, Callable[[int], TensorSystem]], LoadTarget]
-"""Makes a target of a system; the last argument opens the model with another number of threads."""
+MakeTarget: TypeAlias = Callable[[TensorSystem, LoadInputs, Callable[..., TensorSystem]], LoadTarget]
+"""Makes a target of a system; the last argument opens it with other threads or in another precision."""
 
 
 class LoadJob:
@@ -201,8 +201,14 @@ class LoadJob:
         return measurement, whole
 
 
-def _reopened(resources: JobResources, request: SystemRequest, threads: int | None) -> TensorSystem:
-    session = replace(request.session, threads=threads)
+def _reopened(
+    resources: JobResources,
+    request: SystemRequest,
+    threads: int | None = None,
+    precision: Precision | None = None,
+) -> TensorSystem:
+    precision = precision or request.session.precision
+    session = replace(request.session, threads=threads, precision=precision)
     return resources.open_loadable(replace(request, session=session), notify=lambda _: None)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.evaluators.kinds.load.measurement import Method, RateSearchMeasurement
-from inferometer.evaluators.kinds.tuning.request import Configuration
+from inferometer.evaluators.kinds.tuning.request import RATE_PER_CORE, Configuration
 from inferometer.evaluators.statistics import t_quantile_95
 
 BLOCKS = 20
@@ -22,6 +22,11 @@ SLOPE, _SLOPES = 12.0, (4.0, 60.0)
 """The usual slope of the log odds of a late query against ln(rate), and the range of those found."""
 OUT_OF_TIME = "the time budget was used up"
 OUT_OF_MEMORY = "its memory peaks above"
+NOT_POSSIBLE = "not possible"
+OUT_OF_SCORE = "its precision has"
+
+NEARLY = 0.999
+"""From which share of the highest rate that can be sent a rate is only a lower bound."""
 
 Floats = NDArray[np.float64]
 
@@ -40,6 +45,9 @@ class Trial:
         high: The upper end, likewise.
         better: The probability that it is better than the best; None if it was not raced, or if the rate of
             the best was only a lower bound.
+        score: The first score of its precision on the dataset; None if it was not evaluated.
+        score_low: The lower end of the 95 % interval of the score; None if there is none.
+        score_high: The upper end, likewise.
         memory_bytes: The peak of the resident memory of this process and of those of the instances while it
             was probed; None if memory was not read.
         rounds: The number of rounds in which it was raced.
@@ -55,11 +63,19 @@ class Trial:
     low: float | None = None
     high: float | None = None
     better: float | None = None
+    score: float | None = None
+    score_low: float | None = None
+    score_high: float | None = None
     memory_bytes: int | None = None
     rounds: int = 0
     spent_s: float = 0.0
     probes: list[int] = field(default_factory=list)
     stopped: str = ""
+
+    @property
+    def cores(self) -> int:
+        """The cores that the configuration is for: its instances times their threads, 1 if unknown."""
+        return self.configuration.instances * (self.configuration.threads or 1)
 
 
 def nothing_serves(trials: Iterable[Trial]) -> str:
@@ -80,6 +96,7 @@ class TuningMeasurement(RateSearchMeasurement):
         limit_qps: The highest rate that could be sent on time.
         ended_s: When each probe ended, in seconds since the tuning began.
         resumed: Which probes are those of an earlier evaluation; empty for none.
+        score_name: The name of the score with its unit; empty if the model was not evaluated.
     """
 
     kind: ClassVar[str] = "tuning"
@@ -89,6 +106,7 @@ class TuningMeasurement(RateSearchMeasurement):
     limit_qps: float = math.inf
     ended_s: Sequence[float] = ()
     resumed: str = ""
+    score_name: str = ""
 
     @property
     def best(self) -> Trial | None:
@@ -106,18 +124,31 @@ class TuningMeasurement(RateSearchMeasurement):
         return self.answer is not None and self.answer.method == Method.AT_LEAST.value
 
     @property
+    def is_per_core(self) -> bool:
+        """Whether the best configuration is the one with the highest rate per core."""
+        return self.asked.get("objective") == RATE_PER_CORE
+
+    @property
     def another(self) -> float | None:
         """An upper bound of the probability that another raced configuration is better than the best.
 
         It is the sum of the configurations' own probabilities (Boole's inequality); None if the time did not
         suffice to race them, or if the answer is only a lower bound, which several may reach, or is below the
-        one that another reached in the race.
+        one that another reached in the race, or if another reached the limit of what could be sent.
         """
-        best_qps = self.best.rate_qps or 0.0 if self.best else math.inf
-        above = any(each.better is None and (each.rate_qps or 0.0) > best_qps for each in self.trials)
+        best, limit_qps = self.best, NEARLY * self.limit_qps
+        best_qps = self._merit(best) if best else math.inf
+        above = any(
+            (each.better is None and self._merit(each) > best_qps) or (each.rate_qps or 0.0) >= limit_qps
+            for each in self.trials
+            if each is not best
+        )
         if above or self.at_least or any(each.stopped == OUT_OF_TIME for each in self.trials):
             return None
         return min(1.0, sum(each.better or 0.0 for each in self.trials))
+
+    def _merit(self, trial: Trial) -> float:
+        return (trial.rate_qps or 0.0) / (trial.cores if self.is_per_core else 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,7 +156,7 @@ class Figure:
     """A configuration's figure of merit in a round.
 
     Attributes:
-        log: ln(rate in queries/s), or -ln(latency in ns): the higher, the better.
+        log: ln(rate in queries/s, or that per core), or -ln(latency in ns): the higher, the better.
         blocks: float64: the influence on ``log`` of each of ``BLOCKS`` blocks of a round's arrivals, or of
             each of ``SEQUENCES``; their sum is 0.
         resolution: The standard error of ``log`` that is left by the interpolation between two probes.
@@ -207,6 +238,12 @@ def fitted(
         return None
     influence = -(blocks - blocks.mean()) / ((1 - share) * slope)
     return Figure(log, influence, distance * span / 2, certain=bool(low and high))
+
+
+def between(low: Probe, high: Probe, share: float) -> float:
+    """Returns the rate of the next probe: about where the log odds of a late query are those allowed."""
+    weight = (logit(share) - low.logit) / max(high.logit - low.logit, 1e-9)
+    return float(low.rate_qps * (high.rate_qps / low.rate_qps) ** min(max(weight, 0.2), 0.8))
 
 
 def _shares(blocks: Floats) -> Floats:

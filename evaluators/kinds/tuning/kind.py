@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from operator import attrgetter
 from typing import Any, ClassVar
@@ -13,8 +13,11 @@ from inferometer.agent.serving.served_models import release_free_memory
 from inferometer.evaluators.documents import checked, restored, storable
 from inferometer.evaluators.drawing.charts import Chosen, Drawing, Plot, PointChart, Rule, Series, label_of
 from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.jobs.job import JobCallbacks, JobResources
+from inferometer.evaluators.jobs.job import JobCallbacks, JobResources, default_batch_size
 from inferometer.evaluators.jobs.options import spoken, words
+from inferometer.evaluators.jobs.request import read_precision
+from inferometer.evaluators.kinds.batches.job import evaluate
+from inferometer.evaluators.kinds.batches.request import BatchOptions, EvaluationRequest
 from inferometer.evaluators.kinds.kind import (
     Again,
     Rows,
@@ -29,13 +32,21 @@ from inferometer.evaluators.kinds.load.kind import RateSearchKind, load_descript
 from inferometer.evaluators.kinds.load.measurement import invalid_reason, lag_reason, rate_text
 from inferometer.evaluators.kinds.load.summary import LoadSummary
 from inferometer.evaluators.kinds.memory.job import read_peak_bytes
-from inferometer.evaluators.kinds.tuning.figures import OUT_OF_TIME, Trial, TuningMeasurement, nothing_serves
+from inferometer.evaluators.kinds.tuning.figures import (
+    NOT_POSSIBLE,
+    OUT_OF_SCORE,
+    OUT_OF_TIME,
+    Trial,
+    TuningMeasurement,
+    nothing_serves,
+)
 from inferometer.evaluators.kinds.tuning.race import Race, Replay
 from inferometer.evaluators.kinds.tuning.request import Configuration, TuningRequest
 from inferometer.evaluators.load.local_target import ReloadedTarget, SwitchedTarget
 from inferometer.evaluators.reports.base import (
     INVALID_COLUMN,
     NAME_COLUMNS,
+    SCORE_COLUMNS,
     STATUS_COLUMN,
     VERDICT_COLUMN,
     Column,
@@ -44,11 +55,11 @@ from inferometer.evaluators.reports.base import (
     describe,
     describe_verdict,
 )
-from inferometer.manifests.errors import ConfigurationError
+from inferometer.manifests.errors import ConfigurationError, InferometerError
 
 _SAME = (
     *("manifest.name", "manifest.version", "manifest.framework.name", "checksums", "weights", "seed"),
-    *("precision", "agent", "device", "framework_version", "environment.hostname", "environment.cpu_model"),
+    *("agent", "device", "framework_version", "environment.hostname", "environment.cpu_model"),
     *("environment.usable_cores", "environment.gpu_driver", "environment.inferometer_version"),
 )
 """What a tuning and its continuation have in common, of their systems."""
@@ -62,6 +73,7 @@ class TuningJob(LoadJob):
         super().__init__(request.load, request.write_config, self._switched)
         self._tuning = request
         self._stored: Evaluation[Any] | None = None
+        self._score_name, self._scores = "", dict[str | None, dict[str, Any]]()
 
     def run(
         self, resources: JobResources, callbacks: JobCallbacks | None = None
@@ -70,7 +82,8 @@ class TuningJob(LoadJob):
 
         Raises:
             ConfigurationError: The evaluation to resume is no interrupted tuning of this model with these
-                options on this machine, or the machine does not report the peak of memory.
+                options on this machine, the machine does not report the peak of memory, or no precision has
+                the least score.
             UnknownEvaluationError: There is no such evaluation.
         """
         if self._tuning.max_memory_mib and not read_peak_bytes():
@@ -78,6 +91,15 @@ class TuningJob(LoadJob):
         if self._tuning.resume is not None:
             self._stored = resources.stored(self._tuning.resume)
             _check_options(self._tuning, self._stored)
+        for precision in self._tuning.dtype or ():
+            resources.check_system(self._tuning.system_in(precision))
+        if self._tuning.min_score is not None:
+            self._score_name, self._scores = (
+                _stored_scores(self._stored.measurement)
+                if self._stored
+                else _scores(self._tuning, resources, callbacks or JobCallbacks())
+            )
+            _leave_out(self._tuning.min_score, self._score_name, self._scores)
         yield from super().run(resources, callbacks)
 
     def _switched(self, *opened: Any) -> SwitchedTarget:
@@ -87,7 +109,8 @@ class TuningJob(LoadJob):
 
     def _use(self, c: Configuration) -> str:
         release_free_memory()  # of the configuration before
-        return self._target.use(c.threads, c.max_batch_size, c.max_queue_delay_ms, c.instances)
+        precision = None if c.precision is None else read_precision(c.precision)
+        return self._target.use(c.threads, c.max_batch_size, c.max_queue_delay_ms, c.instances, precision)
 
     def _described(self) -> str:
         return f"tuning for at most {self._tuning.time_budget_s:g} s"
@@ -104,7 +127,8 @@ class TuningJob(LoadJob):
                 message = f"cannot be resumed with another model or machine; what differs: {', '.join(names)}"
                 raise ConfigurationError(f"evaluation {self._stored.id} {message}")
         replay = Replay(session, self._use, read_peak_bytes, before)
-        race = Race(request, space, replay, before.limit_qps)
+        trials = [Trial(each, **self._scores.get(each.precision, {})) for each in space]
+        race = Race(request, trials, replay, before.limit_qps)
         whole = race.run()
         bound_ns, share = options.latency_bound_ns or 0, 1 - request.percentile / 100
         sought = request.rate_qps is None
@@ -116,13 +140,72 @@ class TuningJob(LoadJob):
         resumed = ""
         if self._stored:
             resumed = f"{replay.count} of {len(probes)} probes are those of evaluation {self._stored.id}"
-        told = (request.asked, before.limit_qps, tuple(race.ended_s), resumed)
+        told = (request.asked, before.limit_qps, tuple(race.ended_s), resumed, self._score_name)
         found = TuningMeasurement(options, probes, 0, answer, race.trials(), *told)
         if whole and race.best is not None:
             self._use(race.best.configuration)  # which the evaluation then describes
             if self._file:
                 self._file.create(_configuration_text(race.best.configuration, _answer(found)))
         return found, whole
+
+
+_SCORE = ("score", "score_low", "score_high")
+_SMALLER_IS_BETTER = "MAE"  # of the first scores of tasks
+
+
+def _scores(
+    request: TuningRequest, resources: JobResources, callbacks: JobCallbacks
+) -> tuple[str, dict[str | None, dict[str, Any]]]:
+    """Evaluates the model in each precision, once over the whole dataset, as ``predict dataset`` does.
+
+    Returns:
+        The name of the first score, and for each precision, fields of a ``Trial``.
+
+    Raises:
+        ConfigurationError: There is no score, or it is an error.
+        InferometerError: The model can be evaluated in no precision.
+    """
+    name, found, dataset = "", dict[str | None, dict[str, Any]](), request.load.dataset
+    failure: InferometerError | None = None
+    for precision in request.precisions:
+        system = request.system_in(precision)
+        size = default_batch_size(system, dataset, resources.catalog)
+        options = BatchOptions(size, size)
+        once = EvaluationRequest(system=system, dataset=dataset, options=options, measure_enough=False)
+        try:
+            [evaluation] = evaluate(once, resources, JobCallbacks(on_warning=callbacks.on_warning))
+        except InferometerError as error:
+            failure, found[precision] = failure or error, {"stopped": f"{NOT_POSSIBLE}: {error}"}
+            continue
+        result = evaluation.measurement.task_result
+        first = result.first if result else None
+        if first is None:
+            which = f"{request.system.model_name} has no score on {evaluation.dataset.name}"
+            needs = "it needs labels, and weights that are not random"
+            raise ConfigurationError(f"min_score: {which}; {needs}")
+        if first.name == _SMALLER_IS_BETTER:
+            raise ConfigurationError(f"min_score: {first.name} is an error: less is better; leave it out")
+        name = f"{first.name} ({first.unit})" if first.unit else first.name
+        found[precision] = dict(zip(_SCORE, (first.value, *(first.interval or (None, None))), strict=True))
+    if failure and not name:
+        raise failure
+    return name, found
+
+
+def _stored_scores(measured: TuningMeasurement) -> tuple[str, dict[str | None, dict[str, Any]]]:
+    """Returns what ``_scores`` returned for an interrupted tuning."""
+    trials = {each.configuration.precision: each for each in measured.trials}
+    return measured.score_name, {p: {n: getattr(each, n) for n in _SCORE} for p, each in trials.items()}
+
+
+def _leave_out(least: float, name: str, scores: Mapping[str | None, dict[str, Any]]) -> None:
+    """Stops the trials of precisions with too low a score; raises ConfigurationError if no other is left."""
+    for fields in scores.values():
+        if (score := fields.get("score")) is not None and score < least:
+            fields["stopped"] = f"{OUT_OF_SCORE} a {name} of {score:.4g}, below {least:g}"
+    if all("stopped" in fields for fields in scores.values()):
+        highest = max(fields["score"] for fields in scores.values() if "score" in fields)
+        raise ConfigurationError(f"min_score is {least:g}, but the highest {name} is {highest:.4g}")
 
 
 def _check_options(request: TuningRequest, stored: Evaluation[Any]) -> None:
@@ -138,8 +221,10 @@ def _check_options(request: TuningRequest, stored: Evaluation[Any]) -> None:
 
 def _configuration_text(best: Configuration, answer: str) -> str:
     """Returns the best configuration as a configuration file of ``agent serve``."""
-    lines = [f"  {name}: {value}" for name, value in asdict(best).items() if value is not None]
-    return "\n".join((f"# agent tune: {answer}", "serving:", *lines, ""))
+    values = {name: value for name, value in asdict(best).items() if value is not None}
+    precision = values.pop("precision", None)  # which clients ask for
+    notes = [f"# agent tune: {answer}", *[f"# for clients with --dtype={precision}"] * bool(precision)]
+    return "\n".join((*notes, "serving:", *(f"  {name}: {value}" for name, value in values.items()), ""))
 
 
 def _question(measured: TuningMeasurement) -> str:
@@ -171,7 +256,7 @@ def _another(measured: TuningMeasurement) -> str:
         return f"is better with a probability of at most {100 * measured.another:.3g} %"
     if any(each.stopped == OUT_OF_TIME for each in measured.trials):
         return "may be better: there was too little time to race them all"
-    return "may be better, which is unknown: in the race, the rate of the best was only a lower bound"
+    return "may be better, which is unknown: in the race, a rate was only a lower bound"
 
 
 class TuningReport(Report[TuningMeasurement]):
@@ -190,13 +275,18 @@ class TuningReport(Report[TuningMeasurement]):
         Column("place", "place"),
         Column("instances", "instances", stays=True),
         Column("threads", "threads", stays=True),
+        Column("precision", "precision"),
         Column("max_batch_size", "batch", stays=True),
         Column("max_queue_delay_ms", "delay (ms)"),
         Column("rate_qps", "rate (queries/s)", decimals=1, stays=True),
+        Column("rate_per_core_qps", "per core (queries/s)", decimals=1),
         Column("latency_ms", "latency (ms)"),
         Column("low", "low", detail=1),
         Column("high", "high", detail=1),
         Column("better", "P(better)"),
+        *SCORE_COLUMNS,
+        Column("score_low", "score low", decimals=4, detail=1),
+        Column("score_high", "score high", decimals=4, detail=1),
         Column("memory_mib", "memory (MiB)", decimals=1, detail=1),
         Column("capacity_qps", "burst (queries/s)", decimals=1, detail=1),
         Column("rounds", "rounds", detail=1),
@@ -217,6 +307,9 @@ class TuningReport(Report[TuningMeasurement]):
                 values = asdict(trial)
                 peak_bytes = values.pop("memory_bytes")
                 values["memory_mib"] = None if peak_bytes is None else peak_bytes / 2**20
+                values["score_name"] = None if trial.score is None else evaluation.measurement.score_name
+                per_core = trial.rate_qps and trial.rate_qps / trial.cores
+                values["rate_per_core_qps"] = per_core if evaluation.measurement.is_per_core else None
                 figures = {"place": place, "probes": len(trial.probes), "stopped": trial.stopped or None}
                 yield {**named, **values.pop("configuration"), **values, **figures}
 
@@ -284,9 +377,9 @@ def _trials(stored: Any) -> tuple[Trial, ...]:
 class TuningKind(RateSearchKind):
     """Find the serving configuration with the highest rate within a latency bound.
 
-    Instances, threads, batch sizes and delays of a model race on the same arrivals: in this process, or on an
-    agent or a server such as Triton, which loads the model anew for each and at the end as before. Losers are
-    stopped early. The answer has an interval, and the probability that another configuration is better.
+    Instances, threads, batch sizes, delays and precisions race on the same arrivals: in this process, or on
+    an agent or a server such as Triton, which loads the model anew for each and at the end as before. Losers
+    are stopped early. The answer has an interval, and the probability that another configuration is better.
     """
 
     name = "tuning"
@@ -319,6 +412,11 @@ class TuningKind(RateSearchKind):
         whole = evaluation.status is not Status.INTERRUPTED
         answer = _answer(measured) if whole else f"none: stopped; --resume={evaluation.id} continues it"
         yield "answer", ("INVALID: " * bool(invalid)) + answer
+        if best and whole and measured.is_per_core:
+            rate = f"about {(best.rate_qps or 0.0) / best.cores:.4g}"
+            if measured.answer:
+                rate = rate_text(measured.answer.times(1 / best.cores))
+            yield "per core", f"{rate} queries/s"
         if invalid:
             yield "", invalid
         if best and whole:
@@ -327,6 +425,9 @@ class TuningKind(RateSearchKind):
             yield "", measured.answer.note
         if measured.resumed:
             yield "resumed", measured.resumed
+        if best and best.score is not None:
+            ends = "" if best.score_low is None else f" [{best.score_low:.4g}, {best.score_high:.4g}]"
+            yield "score", f"{measured.score_name} {best.score:.4g}{ends}"
         raced = [each for each in measured.trials if each.rounds]
         tried = sum(bool(each.probes) for each in measured.trials)
         if best and best.memory_bytes is not None:
@@ -361,7 +462,8 @@ class TuningKind(RateSearchKind):
 
     def again(self, evaluation: Evaluation[Any]) -> Again:
         asked, seed = evaluation.measurement.asked, evaluation.measurement.options.seed
-        system = [word for word in system_words(evaluation) if not word.startswith("--threads=")]
+        own = ("--threads=", "--dtype=")
+        system = [word for word in system_words(evaluation) if not word.startswith(own)]
         given = words(asked, TuningRequest)
         return Again(("measure", self.name, *system, *words_of("seed", seed, 0), *given))
 

@@ -24,7 +24,10 @@ import numpy as np
 from inferometer.evaluators.kinds.load.measurement import Method, RateAnswer
 from inferometer.evaluators.kinds.tuning.figures import (
     BLOCKS,
+    NEARLY,
+    NOT_POSSIBLE,
     OUT_OF_MEMORY,
+    OUT_OF_SCORE,
     OUT_OF_TIME,
     SEQUENCES,
     SLOPE,
@@ -33,12 +36,13 @@ from inferometer.evaluators.kinds.tuning.figures import (
     Probe,
     Trial,
     TuningMeasurement,
+    between,
     fitted,
     logit,
     nothing_serves,
     probability_better,
 )
-from inferometer.evaluators.kinds.tuning.request import Configuration, TuningRequest
+from inferometer.evaluators.kinds.tuning.request import RATE_PER_CORE, Configuration, TuningRequest
 from inferometer.evaluators.load.arrivals import Extent, Schedule
 from inferometer.evaluators.load.load_session import LoadSession
 from inferometer.evaluators.load.queries import LoadRun, Outcome, Stop, bound_ns_of
@@ -65,7 +69,6 @@ _SURELY_HOPELESS = 8.0  # likewise, for several sequences: the burst of one may 
 _START_BOUNDS, _START_SHARE = 10, 0.25
 _LONGEST_STEP = math.log(1.5)
 _SURELY_WORSE = 0.005
-_NOT_POSSIBLE = "not possible"
 _NS_PER_S, _BYTES_PER_MIB = 1_000_000_000, 1024**2
 
 
@@ -95,9 +98,9 @@ class Replay:
     ) -> None:
         self._session, self._serve, self._read_peak_bytes = session, serve, read_peak_bytes
         self._impossible = {
-            each.configuration: each.stopped.removeprefix(f"{_NOT_POSSIBLE}: ")
+            each.configuration: each.stopped.removeprefix(f"{NOT_POSSIBLE}: ")
             for each in stored.trials
-            if each.stopped.startswith(_NOT_POSSIBLE)
+            if each.stopped.startswith(NOT_POSSIBLE)
         }
         owners = {number: each for each in stored.trials for number in each.probes}
         self._left = [
@@ -155,19 +158,19 @@ class Race:
 
     Args:
         request: The question.
-        space: The configurations.
+        trials: The configurations; those that are ``stopped`` already do not take part.
         session: Serves the configurations, and sends their probes.
         limit_qps: The highest rate that can be sent on time.
     """
 
     def __init__(
-        self, request: TuningRequest, space: Iterable[Configuration], session: Replay, limit_qps: float
+        self, request: TuningRequest, trials: Iterable[Trial], session: Replay, limit_qps: float
     ) -> None:
         self._request, self._session, self._limit_qps = request, session, limit_qps
         self._bound_ns = bound_ns_of(request.latency_bound_ms)
-        self._share = 1 - request.percentile / 100
+        self._share, self._per_core = 1 - request.percentile / 100, request.objective == RATE_PER_CORE
         self._process = request.load.process
-        self._every = [Trial(each) for each in space]
+        self._every = list(trials)
         self._figures: dict[Configuration, Figure] = {}
         self._hopeless: set[Configuration] = set()
         self._number = self._queries = self._cut = 0
@@ -184,7 +187,7 @@ class Race:
         try:
             self._measure_capacities()
             left = [each for each in self._every if not each.stopped]
-            left.sort(key=lambda each: -(each.capacity_qps or 0.0))
+            left.sort(key=lambda each: -self._capacity(each))
             while left and self._number < _ROUNDS and (len(left) > 1 or not self._number):
                 began_s, before_s = self._session.elapsed_s, began_s
                 if self._number and 2 * began_s - before_s > _RACING_SHARE * self._few_s:
@@ -212,9 +215,9 @@ class Race:
         for each in self._every:
             if figure := self._figures.get(each.configuration):
                 half = figure.log_half if each is self.best and self._confirmed else math.nan
-                ends = [math.exp(figure.log + side * half) for side in (-1, 1)]
+                ends = [self._qps(each, figure.log + side * half) for side in (-1, 1)]
                 if given_qps is None:
-                    each.rate_qps = math.exp(figure.log)
+                    each.rate_qps = self._qps(each, figure.log)
                 else:
                     each.rate_qps, each.latency_ms = given_qps, 1e-6 / math.exp(figure.log)
                     ends = [1e-6 / end for end in reversed(ends)]
@@ -222,7 +225,7 @@ class Race:
 
         def rank(each: Trial) -> tuple[bool, int, float]:
             figure = self._figures.get(each.configuration)
-            return each is not self.best, -each.rounds, -(figure.log if figure else each.capacity_qps or 0.0)
+            return each is not self.best, -each.rounds, -(figure.log if figure else self._capacity(each))
 
         return tuple(sorted(self._every, key=rank))
 
@@ -247,14 +250,14 @@ class Race:
 
     def _measure_capacities(self) -> None:
         """Sends bursts to every configuration; a delay makes no difference, since the batches are full."""
-        known: dict[tuple[int, int | None, int], float] = {}
+        known: dict[Configuration, float] = {}
         wanted_qps = self._request.rate_qps or 0.0
-        for each in self._every:
+        for each in (each for each in self._every if not each.stopped):
             c = each.configuration
             if not wanted_qps and c.max_queue_delay_ms >= self._request.latency_bound_ms:
                 each.stopped = "a batch may wait for as long as the bound"
                 continue
-            key = (c.instances, c.threads, c.max_batch_size)
+            key = replace(c, max_queue_delay_ms=0.0)
             if key not in known and self._used(each):
                 known[key] = self._burst(each)
             each.capacity_qps = known.get(key)
@@ -267,7 +270,7 @@ class Race:
         if self._is_late:
             raise _Ended(OUT_OF_TIME)
         if reason := self._session.use(each.configuration):
-            each.stopped = f"{_NOT_POSSIBLE}: {reason}"
+            each.stopped = f"{NOT_POSSIBLE}: {reason}"
         if self._request.max_memory_mib:
             self._session.read_peak_bytes()  # leaves what was open before out of the peak
         each.spent_s += self._session.elapsed_s - began_s
@@ -280,7 +283,7 @@ class Race:
     @property
     def _few_s(self) -> float:
         """The time that the space is worth: in more, one could almost search every configuration."""
-        possible = sum(not each.stopped.startswith(_NOT_POSSIBLE) for each in self._every)
+        possible = sum(not each.stopped.startswith((NOT_POSSIBLE, OUT_OF_SCORE)) for each in self._every)
         return _FEW_DURATIONS * self._request.min_duration_s * possible
 
     def _burst(self, each: Trial) -> float:
@@ -333,9 +336,9 @@ class Race:
                             self.best, best = each, figure
         finally:
             for each in left:
-                if best is not None and each.configuration in raced:
-                    found = probability_better(raced[each.configuration], best)
-                    each.better = None if each is self.best or not best.certain else found
+                if best is not None and (figure := raced.get(each.configuration)):
+                    known = best.certain and self._qps(each, figure.log) < NEARLY * self._limit_qps
+                    each.better = None if each is self.best or not known else probability_better(figure, best)
 
     def _confirm(self, best: Trial) -> None:
         """Measures the best configuration on fresh sequences of arrivals."""
@@ -350,7 +353,18 @@ class Race:
             self._confirmed = figure.certain and bool(figure.blocks.any())
 
     def _figure(self, each: Trial, best: Figure | None) -> Figure | None:
-        return (self._rate if self._request.rate_qps is None else self._latency)(each, best)
+        figure = (self._rate if self._request.rate_qps is None else self._latency)(each, best)
+        return figure and replace(figure, log=figure.log - math.log(self._divisor(each)))
+
+    def _divisor(self, each: Trial) -> int:
+        return each.cores if self._per_core else 1
+
+    def _capacity(self, each: Trial) -> float:
+        return (each.capacity_qps or 0.0) / self._divisor(each)
+
+    def _qps(self, each: Trial, log: float) -> float:
+        """Returns the rate at which the figure of merit of a configuration has this logarithm."""
+        return math.exp(log) * self._divisor(each)
 
     def _arrive(self, rate_qps: float) -> None:
         """Sets the numbers of arrivals in a sequence and in its empty start, for rates of about this one."""
@@ -372,20 +386,20 @@ class Race:
         self._cut = int(min(start, _START_SHARE * self._queries))
 
     def _reference_qps(self, left: Sequence[Trial]) -> float:
-        """Returns about the highest rate of the round, which determines the number of arrivals."""
+        """Returns about the rate of the best of the round, which determines the number of arrivals."""
         if self._request.rate_qps is not None:
             return self._request.rate_qps
-        known = [math.exp(f.log) for each in left if (f := self._figures.get(each.configuration))]
-        guess_qps = _FIRST_SHARE * max(each.capacity_qps or 1.0 for each in left)
-        return min(max(known, default=guess_qps), self._limit_qps)
+        best, figure = left[0], self._figures.get(left[0].configuration)
+        guess_qps = _FIRST_SHARE * (best.capacity_qps or 1.0)
+        return min(self._qps(best, figure.log) if figure else guess_qps, self._limit_qps)
 
     def _beaten(self, each: Trial, best: Figure | None, left: Sequence[Trial]) -> str:
         """Returns why a configuration need not be probed; empty if it must be."""
         if best is None or self._request.rate_qps is not None:
             return ""
         c, capacity_qps = each.configuration, each.capacity_qps or 0.0
-        if capacity_qps * _CAPACITY_ERROR < math.exp(best.log):
-            return "its burst is slower than what the best keeps"
+        if capacity_qps * _CAPACITY_ERROR < self._qps(each, best.log):
+            return f"its burst is slower {'per core ' * self._per_core}than what the best keeps"
         size = c.max_batch_size
         alike = [o for o in left if replace(o.configuration, max_batch_size=size) == c]
         good = [o.configuration.max_batch_size for o in alike if o.rounds == self._number and not o.stopped]
@@ -402,7 +416,7 @@ class Race:
         """
         capacity_qps, before = each.capacity_qps or 1.0, self._figures.get(each.configuration)
         highest_qps, width = min(_CAPACITY_ERROR * capacity_qps, self._limit_qps), _WIDTHS[self._number - 1]
-        lost_qps = 0.0 if best is None else math.exp(best.log) * (1 - _MARGINS[self._number - 1])
+        lost_qps = 0.0 if best is None else self._qps(each, best.log) * (1 - _MARGINS[self._number - 1])
         rate_qps = max(self._likely_qps(each, best), lost_qps)
         share, several = self._share, self._sequences > 1
         low: Probe | None = None
@@ -414,7 +428,8 @@ class Race:
                 return None
             low, high = (probe, high) if probe.kept else (low, probe)
             if high and high.rate_qps <= lost_qps:
-                each.stopped = f"it breaks the bound at {rate_qps:.4g} queries/s, which the best keeps"
+                kept = "and the best keeps more per core" if self._per_core else "which the best keeps"
+                each.stopped = f"it breaks the bound at {rate_qps:.4g} queries/s, {kept}"
                 if high.stopped:
                     self._hopeless.add(each.configuration)
                 break
@@ -426,7 +441,7 @@ class Race:
             if low and high and figure:
                 if figure.resolution <= width / 4 and (figure.blocks.any() or not several):
                     break
-                rate_qps = _between(low, high, share)
+                rate_qps = between(low, high, share)
             elif (low and rate_qps >= highest_qps) or rate_qps < _LEAST_SHARE * highest_qps:
                 break
             else:
@@ -444,9 +459,9 @@ class Race:
         if before is None:
             return _FIRST_SHARE * (each.capacity_qps or 1.0) if best is None else 0.0
         if self._sequences > 1:
-            return math.exp(before.log - _LUCK * _WIDTHS[each.rounds - 1])
+            return self._qps(each, before.log - _LUCK * _WIDTHS[each.rounds - 1])
         # slightly below its earlier rate, moved like that of the best by the arrivals of this round
-        return math.exp(before.log + (0.0 if best is None else self._shift - width / 2))
+        return self._qps(each, before.log + (0.0 if best is None else self._shift - width / 2))
 
     def _step(self, probe: Probe, number: int, before: Figure | None) -> float:
         """Returns how far, in ln(rate), the next probe is beyond the rate where the bound is just kept."""
@@ -543,9 +558,3 @@ class Race:
             elif place > math.ceil(len(racing) / 2) and self._number < _ROUNDS:
                 each.stopped = f"it came in place {place} of {len(racing)} in round {self._number}"
         return [each for each in racing if not each.stopped]
-
-
-def _between(low: Probe, high: Probe, share: float) -> float:
-    """Returns the rate of the next probe: about where the log odds of a late query are those allowed."""
-    weight = (logit(share) - low.logit) / max(high.logit - low.logit, 1e-9)
-    return float(low.rate_qps * (high.rate_qps / low.rate_qps) ** min(max(weight, 0.2), 0.8))

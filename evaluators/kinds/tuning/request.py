@@ -20,15 +20,17 @@ from inferometer.evaluators.jobs.options import (
     declared,
     given_options,
     options_of,
+    plain,
 )
-from inferometer.evaluators.jobs.request import DatasetOptions, default_system
+from inferometer.evaluators.jobs.request import DatasetOptions, default_system, read_precision
 from inferometer.evaluators.kinds.load.request import INSTANCES, MaxQpsRequest
 from inferometer.manifests.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from inferometer.evaluators.jobs.job import SystemRequest
 
-_AXES = ("instances", "threads", "max_batch_size", "max_queue_delay_ms")
+RATE, RATE_PER_CORE = OBJECTIVES = ("rate", "rate_per_core")
+_AXES = ("dtype", "instances", "threads", "max_batch_size", "max_queue_delay_ms")
 _MOST_CONFIGURATIONS = 1000
 _SAME = (
     *("latency_bound_ms", "percentile", "arrival", "min_duration_s", "time_budget_s"),
@@ -53,19 +55,28 @@ def _like(name: str, of: type[Any] = MaxQpsRequest, **changed: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A serving configuration; ``threads`` are those of an operator, None for the framework's default."""
+    """A serving configuration.
+
+    Attributes:
+        instances: The number of instances.
+        threads: The threads per operator; None for the framework's default.
+        max_batch_size: The maximum number of queries in a batch.
+        max_queue_delay_ms: How long the first query of a batch waits for others.
+        precision: The name of a ``Precision``; None for that of the model.
+    """
 
     instances: int
     threads: int | None
     max_batch_size: int
     max_queue_delay_ms: float
+    precision: str | None = None
 
     def __str__(self) -> str:
         threads = "default" if self.threads is None else self.threads
         return (
             f"instances {self.instances}, threads {threads}, batch {self.max_batch_size}, "
             f"delay {self.max_queue_delay_ms:g} ms"
-        )
+        ) + f", {self.precision}" * bool(self.precision)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,22 +87,35 @@ class TuningRequest:
 
     Attributes:
         system: The model.
+        dtype: The precisions to try, by name; None: that of the model.
         instances: The numbers of instances to try; None: powers of 2 up to the cores, or to 4 if a server
             does not report its cores.
         threads: The threads per operator to try; None: those that fit the cores beside the instances.
         max_batch_size: The maximum numbers of queries in a batch to try.
         max_queue_delay_ms: The delays of the first query of a batch to try.
+        objective: What makes a configuration the best: its rate, or its rate divided by its cores, which are
+            its instances times their threads.
         rate_qps: The rate at which the latency is to be the smallest; None: the rate is to be the highest.
+        min_score: The lowest first score that a precision may have on the dataset; None for any.
         max_memory_mib: The most that the resident memory of this process and its instances may peak at; None
             for any.
         write_config: The new file that the configuration is written to.
         resume: The id, or a unique prefix of it, of the interrupted tuning that is continued.
 
     Raises:
-        ConfigurationError: A value is out of range, or there are several agents.
+        ConfigurationError: A value is out of range, there are several agents, or several precisions at one.
     """
 
     system: SystemRequest = field(default_factory=default_system)
+    dtype: tuple[str, ...] | None = declared(
+        None,
+        "Types of the numbers to try that a model in code computes with: float32, float16, bfloat16. "
+        "Several only in this process.",
+        "TYPE,TYPE",
+        argument="precision",
+        made=lambda text: tuple(text.split(",")),
+        default_text="the model's own, float32",
+    )
     instances: tuple[int, ...] | None = declared(
         None, "Numbers of instances to try.", "N,N", within=INSTANCES, default_text="1,2,4… up to the cores"
     )
@@ -119,12 +143,24 @@ class TuningRequest:
     )
     latency_bound_ms: float = _like("latency_bound_ms")
     percentile: float = _like("percentile")
+    objective: str = declared(
+        RATE,
+        "What is to be the highest within the bound: the rate, or the rate divided by the cores, which are "
+        "the instances times their threads.",
+        choices=OBJECTIVES,
+    )
     rate_qps: float | None = declared(
         None,
         "Search for the smallest latency at this rate, not for the highest rate within the bound.",
         "QPS",
         within=POSITIVE,
         flags=("--rate",),
+    )
+    min_score: float | None = declared(
+        None,
+        "Evaluate the model on the dataset first, and leave out precisions whose first score, such as top-1 "
+        "(0 to 1), is below this.",
+        "SCORE",
     )
     max_memory_mib: int | None = declared(
         None,
@@ -165,6 +201,17 @@ class TuningRequest:
 
     def __post_init__(self) -> None:
         check_options(self)
+        if self.dtype is not None:
+            names = tuple(read_precision(str(plain(each)).strip()).value for each in self.dtype)
+            object.__setattr__(self, "dtype", names)
+            if self.system.agents and len(names) > 1:
+                raise ConfigurationError(
+                    f"dtype is {','.join(names)}; an agent serves the model in one precision: give a single "
+                    "dtype, or leave out agent"
+                )
+        if self.objective == RATE_PER_CORE and (self.rate_qps or self.system.session.device.is_gpu):
+            why = "is for the highest rate: leave out rate" if self.rate_qps else "is for the cores of a CPU"
+            raise ConfigurationError(f"objective {RATE_PER_CORE} {why}")
         if self.max_memory_mib and (self.system.agents or self.system.session.device.is_gpu):
             raise ConfigurationError("max_memory is that of processes on this machine's CPU; leave it out")
         for name in _AXES:
@@ -173,7 +220,8 @@ class TuningRequest:
                 raise ConfigurationError(f"{name} is {list(values)}; give each value once, at least one")
         for size in self.max_batch_size:
             self.system.check_batches(size)
-        self.load  # noqa: B018 - which checks the options of a load
+        if self.load.synthetic and self.min_score is not None:  # load checks the options of a load
+            raise ConfigurationError("min_score needs a dataset with labels, but the inputs are synthetic")
 
     @property
     def load(self) -> MaxQpsRequest:
@@ -183,11 +231,8 @@ class TuningRequest:
             ConfigurationError: An option of the load is not valid.
         """
         dataset = DatasetOptions(dataset_name=self.dataset_name, dataset_path=self.dataset_path).choice()
-        session = self.system.session
-        if not session.device.is_gpu and not self.system.agents:  # which is told with each configuration
-            session = replace(session, threads=(self.threads or (1,))[0])
         return MaxQpsRequest(
-            system=replace(self.system, session=session),
+            system=self.system_in(self.precisions[0]),
             dataset=dataset,
             synthetic=self.synthetic or (self.system.given is not None and not dataset.is_named),
             seed=self.system.session.seed,
@@ -195,6 +240,20 @@ class TuningRequest:
             initial_qps=self.rate_qps,
             **{name: getattr(self, name) for name in _SAME},
         )
+
+    @property
+    def precisions(self) -> tuple[str | None, ...]:
+        """The precisions of the space; None for that of the model."""
+        return self.dtype or (None,)
+
+    def system_in(self, precision: str | None) -> SystemRequest:
+        """Returns the request to open the model in a precision, with the first number of threads."""
+        session = self.system.session
+        if precision is not None:
+            session = replace(session, precision=read_precision(precision))
+        if not session.device.is_gpu and not self.system.agents:  # which is told with each configuration
+            session = replace(session, threads=(self.threads or (1,))[0])
+        return replace(self.system, session=session)
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -209,12 +268,17 @@ class TuningRequest:
         GPU's model keeps its framework's threads, and that of a server with 0 known cores its own.
 
         Raises:
-            ConfigurationError: There are too many.
+            ConfigurationError: There are too many, or the rate per core is sought and no threads are known.
         """
         powers = tuple(2**power for power in range(cores.bit_length())) or (1, 2, 4)
         threads = self.threads or ((None,) if on_gpu or not cores else powers)
+        if self.objective == RATE_PER_CORE and None in threads:
+            raise ConfigurationError(
+                f"objective {RATE_PER_CORE} needs the threads of the instances; give threads"
+            )
         axes = (self.instances or powers, threads, self.max_batch_size, self.max_queue_delay_ms)
-        found = [Configuration(*values) for values in product(*axes)]
+        alike = [Configuration(*values) for values in product(*axes)]
+        found = [replace(each, precision=precision) for precision in self.precisions for each in alike]
         if cores and not (self.instances and self.threads):
             least = min(self.threads or (1,))
             room = max(cores, min(self.instances or (1,)) * least)

@@ -13,7 +13,7 @@ import pytest
 
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.kinds.registry import find_kind
-from inferometer.evaluators.kinds.tuning.figures import TuningMeasurement
+from inferometer.evaluators.kinds.tuning.figures import Trial, TuningMeasurement
 from inferometer.evaluators.kinds.tuning.kind import TuningJob
 from inferometer.evaluators.kinds.tuning.race import Race, Replay
 from inferometer.evaluators.kinds.tuning.request import Configuration, TuningRequest
@@ -25,7 +25,11 @@ from tests.contract.store_fixtures import make_evaluation
 from tests.tuned_hosts import Host, SimulatedProber, request_of
 
 HOST = Host(cores=4, fixed_s=0.004, query_s=0.001)
-SPACE = [Configuration(count, 1, size, 0.0) for count in (1, 2, 9) for size in (1, 4, 16)]
+SPACE = [
+    Configuration(count, 1, size, 0.0, precision)
+    for count, precision in ((1, None), (2, None), (9, None), (1, "bfloat16"))
+    for size in (1, 4, 16)
+]
 """Those with nine instances are not possible."""
 
 
@@ -54,7 +58,7 @@ def tuned(
 ) -> TuningMeasurement:
     """The tuning by a prober, which continues the stored one."""
     replay = Replay(prober, prober.use, peak_bytes, stored or nothing(request))
-    race = Race(request, SPACE, replay, math.inf)
+    race = Race(request, map(Trial, SPACE), replay, math.inf)
     answer = race.answer() if race.run() else None
     options = request.load.load_options()
     found = (options, tuple(prober.runs), 0, answer, race.trials(), request.asked)

@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
+from inferometer.agent.hardware.environment import Precision
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.kinds.load.measurement import Method, RateAnswer
 from inferometer.evaluators.kinds.registry import again, find_kind
 from inferometer.evaluators.kinds.tuning.figures import TuningMeasurement
-from inferometer.evaluators.kinds.tuning.kind import TuningKind, TuningPlot, TuningReport
+from inferometer.evaluators.kinds.tuning.kind import TuningKind, TuningPlot, TuningReport, _configuration_text
+from inferometer.evaluators.kinds.tuning.request import Configuration
 from inferometer.evaluators.load.queries import QUERY_COLUMNS
 from tests.contract.store_fixtures import make_evaluation
 from tests.tuned_hosts import tuned_host
@@ -155,6 +158,25 @@ def test_the_command_that_repeats_it_has_the_axes_and_no_threads_of_its_own() ->
     assert line.startswith("agent measure tuning --model_name=DigitsCNN")
     assert line.count("--threads=") == 1
     assert "--threads=1,2 --max_batch_size=1,8 --latency_bound=60" in line
+
+
+def test_each_precision_is_named_and_asked_for_again() -> None:
+    evaluation = tuned(dtype=("float32", "bfloat16"))
+    best = evaluation.measurement.trials[0].configuration
+    system = replace(evaluation.system, precision=Precision.BFLOAT16)
+
+    rows = list(TuningReport().rows([evaluation]))
+
+    assert best == Configuration(2, 1, 8, 0.0, "bfloat16")
+    assert [row["precision"] for row in rows[:2]] == ["bfloat16", "float32"]
+    assert again(replace(evaluation, system=system)).line.count("--dtype=") == 1
+    assert "--dtype=float32,bfloat16" in again(replace(evaluation, system=system)).line
+    text = _configuration_text(best, "an answer")
+    assert text.startswith("# agent tune: an answer\n# for clients with --dtype=bfloat16\nserving:\n")
+    assert yaml.safe_load(text) == {
+        "serving": {"instances": 2, "threads": 1, "max_batch_size": 8, "max_queue_delay_ms": 0.0}
+    }
+    assert "dtype" not in _configuration_text(replace(best, precision=None), "an answer")
 
 
 def test_the_plot_has_the_pareto_front_of_all_probes() -> None:

@@ -296,7 +296,7 @@ def test_others_that_kept_more_than_the_confirmed_rate_may_be_better() -> None:
     assert dict(TuningKind().summary(make_evaluation(measurement=measured)))["another"] == UNKNOWN
 
 
-UNKNOWN = "may be better, which is unknown: in the race, the rate of the best was only a lower bound"
+UNKNOWN = "may be better, which is unknown: in the race, a rate was only a lower bound"
 
 
 def test_when_the_time_is_used_up_the_best_so_far_is_kept() -> None:
@@ -390,6 +390,20 @@ def test_what_is_surely_worse_does_not_go_on() -> None:
     assert race._remaining(left) == left[:1]
     assert left[1].stopped == "it is worse with a probability of 99.6 %"
     assert left[2].stopped == "it came in place 3 of 4 in round 0"
+
+
+def test_precisions_race_and_each_answers_a_burst_of_its_own() -> None:
+    prober = SimulatedProber(SERIAL)
+    space = [Configuration(1, 1, 8, delay, name) for name in ("float32", "bfloat16") for delay in (0.0, 1.0)]
+    race = race_of(request_of(0, 60.0), space, prober)
+
+    race.run()
+
+    assert race.best is not None
+    assert race.best.configuration.precision == "bfloat16"
+    bursts = {each.configuration: each.capacity_qps for each in race.trials()}
+    assert bursts[space[0]] == bursts[space[1]]  # full batches do not wait
+    assert bursts[space[2]] == pytest.approx(bursts[space[0]] / 0.6, rel=0.1)  # type: ignore[operator]
 
 
 def test_a_query_that_was_not_sent_is_not_late() -> None:

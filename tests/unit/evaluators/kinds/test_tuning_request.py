@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from inferometer.agent.hardware.environment import Device, DeviceKind
+from inferometer.agent.hardware.environment import Device, DeviceKind, Precision
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.evaluators.jobs.job import SystemRequest
 from inferometer.evaluators.jobs.options import words
@@ -32,6 +33,13 @@ from inferometer.manifests.errors import ConfigurationError
         ({"arrival": "posson"}, 'unknown arrival process "posson"'),
         ({"time_budget_s": 2.0}, "time_budget is 2 s; with this min_duration"),
         ({"system": SystemRequest(agents=("host:1", "host:2"))}, "2 agents are named"),
+        ({"dtype": ()}, r"dtype is \[\]; give each value once, at least one"),
+        ({"dtype": ("float", "float32")}, r"dtype is \['float32', 'float32'\]; give each value once"),
+        ({"dtype": ("float32", "int8")}, 'unknown precision "int8"; give one of float32, float16, bfloat16'),
+        (
+            {"dtype": ("float32", "float16"), "system": SystemRequest(agents=("host:1",))},
+            "dtype is float32,float16; an agent serves the model in one precision: give a single dtype",
+        ),
     ],
 )
 def test_wrong_input_is_refused_in_one_line(given: dict[str, Any], message: str) -> None:
@@ -86,6 +94,30 @@ def test_on_a_gpu_the_framework_keeps_its_threads() -> None:
     assert found == [Configuration(1, None, 4, 0.0), Configuration(2, None, 4, 0.0)]
     assert request.load.system.session.threads is None
     assert str(found[0]) == "instances 1, threads default, batch 4, delay 0 ms"
+
+
+@pytest.mark.parametrize("given", [("float", "BFloat16"), (Precision.FLOAT32, Precision.BFLOAT16)])
+def test_each_precision_is_a_part_of_the_space(given: tuple[str, ...]) -> None:
+    session = SessionOptions(precision=Precision.FLOAT16, threads=7)
+    system = SystemRequest(session=session)
+    request = TuningRequest(system=system, dtype=given, max_batch_size=(1, 8), instances=(1,), threads=(2,))
+
+    found = list(request.configurations(4, on_gpu=False))
+
+    assert [(each.precision, each.max_batch_size) for each in found] == [
+        (name, size) for name in ("float32", "bfloat16") for size in (1, 8)
+    ]
+    assert str(found[-1]) == "instances 1, threads 2, batch 8, delay 0 ms, bfloat16"
+    assert request.asked["dtype"] == ("float32", "bfloat16")
+    assert request.load.system.session == replace(session, precision=Precision.FLOAT32, threads=2)
+    assert request.system_in("bfloat16").session.precision is Precision.BFLOAT16
+    assert TuningRequest(system=system).load.system.session.precision is Precision.FLOAT16
+
+
+def test_an_agent_serves_in_one_precision() -> None:
+    request = TuningRequest(system=SystemRequest(agents=("host:1",)), dtype=("bfloat16",))
+
+    assert request.load.system.session.precision is Precision.BFLOAT16
 
 
 def test_a_space_that_is_too_large_is_refused() -> None:

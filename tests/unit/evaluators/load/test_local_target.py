@@ -9,9 +9,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from inferometer.agent.hardware.environment import Precision
 from inferometer.agent.inference.stages import BatchResult, InputFailure, Stage, StageTimes
 from inferometer.agent.preprocessing.inputs import Tensor
-from inferometer.evaluators.load.local_target import LocalTarget
+from inferometer.evaluators.load.local_target import LocalTarget, SwitchedTarget
 from inferometer.evaluators.load.target import PreparedInputs, ReadInputs
 from inferometer.manifests.errors import ConfigurationError, PredictionError, SessionError
 
@@ -350,3 +351,46 @@ def test_a_run_has_to_begin_before_its_queries(make_target):
 def test_a_queue_without_room_is_refused(make_target):
     with pytest.raises(ConfigurationError, match="max_queue is 0; it must be at least 1"):
         make_target(max_queue=0)
+
+
+class _Opened:
+    """A model that is open with a number of threads and in a precision; it has a target of its own."""
+
+    def __init__(self, threads, precision):
+        self.description = SimpleNamespace(threads=threads, precision=precision)
+        self.closed = False
+
+    def load_target(self, _):
+        nothing = dict.fromkeys(("begin", "submit", "end", "reconnect"))
+        return SimpleNamespace(close=lambda: None, **nothing)
+
+    def close(self):
+        self.closed = True
+
+
+def test_a_model_is_opened_anew_only_for_other_threads_or_another_precision():
+    opened = [_Opened(1, Precision.FLOAT32)]
+
+    def reopen(threads, precision):
+        assert opened[-1].closed
+        if precision is Precision.FLOAT16:
+            raise ConfigurationError("no kernel for float16")
+        opened.append(_Opened(threads, precision))
+        return opened[-1]
+
+    target = SwitchedTarget(opened[0], None, reopen)
+    ways = [
+        (1, Precision.FLOAT32, "", 1),
+        (1, None, "", 1),
+        (1, Precision.BFLOAT16, "", 2),
+        (None, None, "", 2),
+        (2, Precision.BFLOAT16, "", 3),
+        (2, Precision.FLOAT16, "no kernel for float16", 3),
+        (2, Precision.BFLOAT16, "", 4),
+    ]
+    for threads, precision, reason, count in ways:
+        assert target.use(threads, 1, 0.0, 1, precision) == reason
+        assert len(opened) == count
+    found = [(each.description.threads, each.description.precision) for each in opened]
+    assert found[1:] == [(1, Precision.BFLOAT16), *[(2, Precision.BFLOAT16)] * 2]
+    assert target.description is opened[-1].description
