@@ -24,14 +24,14 @@ from inferometer.client.api.invocation import library_invocation
 from inferometer.evaluators.comparing import job as job
 from inferometer.evaluators.comparing.comparison import Side, drawing_of
 from inferometer.evaluators.conditions.conditions import Conditions
-from inferometer.evaluators.drawing.charts import MOST_EVALUATIONS, Drawing, find_plot
+from inferometer.evaluators.drawing.charts import MOST_EVALUATIONS, Drawing
 from inferometer.evaluators.drawing.writer import inline_svg
 from inferometer.evaluators.evaluation import Evaluation, Measurement, Status, of_kind
 from inferometer.evaluators.jobs.options import ACCURACY_THRESHOLD
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
 from inferometer.evaluators.kinds.batches.report import LatencyReport
 from inferometer.evaluators.kinds.kind import SpanSource
-from inferometer.evaluators.kinds.registry import kind_of
+from inferometer.evaluators.kinds.registry import find_plot, kind_of
 from inferometer.evaluators.kinds.reports import OverviewReport
 from inferometer.evaluators.kinds.summary import (
     conditions_rows,
@@ -83,7 +83,7 @@ def lines(texts: Iterable[str]) -> str:
 
 def with_picture(shown: str, report: Report[Any], evaluations: Sequence[Evaluation]) -> str:
     """Adds the picture of a report, if Matplotlib is installed and there is something to draw."""
-    return with_drawing(shown, find_plot(report.name).draw(evaluations, list(report.rows(evaluations))))
+    return with_drawing(shown, find_plot(report).draw(evaluations, list(report.rows(evaluations))))
 
 
 def with_drawing(shown: str, drawing: Drawing | None) -> str:

@@ -21,7 +21,7 @@ from inferometer.evaluators.comparing.job import ComparisonRequest, compare
 from inferometer.evaluators.drawing.charts import PointChart, Series
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.kinds.kind import SpanSource, timed_by
-from inferometer.evaluators.kinds.registry import again, find_kind, kind_of
+from inferometer.evaluators.kinds.registry import again, find_kind, find_report, kind_of, known_reports
 from inferometer.evaluators.kinds.reports import TRACED_COLUMNS, OverviewReport, TraceReport
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,
@@ -34,8 +34,6 @@ from inferometer.evaluators.reports.base import (
     Row,
     Value,
     describe,
-    find_report,
-    known_reports,
 )
 from inferometer.evaluators.reports.table import cell_text
 from inferometer.evaluators.reports.writer import finite
@@ -453,7 +451,7 @@ def _reported(
     taking |= {report.name: report() for report in kind.tabled}
     for name, report in taking.items():
         columns = [column for column in report.columns if column not in _ASIDE]
-        headlines = kind.headlines if name in kind.reports[:1] else ()
+        headlines = kind.headlines if type(report) in list(kind.reports)[:1] else ()
         if isinstance(report, TraceReport):
             rows = list(report.rows_of([evaluation], spans)) if spans is not None else []
         elif report.has_tables:  # with the columns of the evaluation's task

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias
 
 import numpy as np
@@ -195,8 +196,10 @@ class Kind(Generic[M]):
     """The collections of its documents, besides that of the evaluation itself."""
     on_demand: ClassVar[tuple[str, ...]] = ()
     """The collections that are read only on demand."""
-    reports: ClassVar[tuple[str, ...]] = ()
-    """The names of the reports that contain its figures."""
+    reports: ClassVar[Mapping[type[Report[Any]], type[Plot[Any]] | None]] = MappingProxyType({})
+    """The reports that contain its figures, each with its picture, if it has one."""
+    further_reports: ClassVar[Mapping[type[Report[Any]], type[Plot[Any]] | None]] = MappingProxyType({})
+    """Its other reports, which plans do not read."""
     headlines: ClassVar[tuple[str, ...]] = ()
     """The columns of the first report in ``reports`` that the page shows first."""
     of_a_model: ClassVar[bool] = True
@@ -293,14 +296,15 @@ class Kind(Generic[M]):
         return self.summary(evaluation)
 
     def document(self, evaluation: Evaluation[M], timed: Evaluation[M], spans: SpanSource) -> dict[str, Any]:
-        """Returns the figures and the options as JSON values.
+        """Returns the figures and the options as JSON values; by default, the rows of ``reports``.
 
         Args:
             evaluation: The evaluation.
             timed: The evaluation from which latency is taken, if possible one without a profiler.
             spans: Yields the spans of an evaluation.
         """
-        return {}
+        reports = [report() for report in self.reports]
+        return {each.name: [own_values(each, row) for row in each.rows([evaluation])] for each in reports}
 
     def facts(self, evaluation: Evaluation[M], timed: Evaluation[M]) -> Iterator[tuple[str, Any]]:
         """Yields the facts about the measurement that the page shows next to its options."""
@@ -312,7 +316,9 @@ class Kind(Generic[M]):
 
     def drawings(self, evaluation: Evaluation[M], most_points: int) -> Iterator[Drawing]:
         """Yields the drawings of an evaluation, each with one point per value, up to ``most_points``."""
-        yield from ()
+        for report, plot in self.reports.items():
+            if plot is not None:
+                yield from drawn(plot(), report(), evaluation)
 
     def compared_drawing(self, one: Evaluation[M], other: Evaluation[M], most_points: int) -> Drawing | None:
         """Returns a drawing of the values of two evaluations; None if there are no values."""

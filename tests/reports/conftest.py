@@ -17,7 +17,6 @@ from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, BatchTimes
 from inferometer.evaluators.kinds.batches.request import BatchOptions
-from inferometer.evaluators.reports.base import REPORTS
 from inferometer.evaluators.tasks.metric import Accuracy, Score, ScoreInterval, TaskResult
 from inferometer.manifests.loader import parse_manifest
 from inferometer.manifests.schema import ModelManifest
@@ -41,7 +40,7 @@ from tests.reports.loads import (
     unlimited,
     unlimiting,
 )
-from tests.reports.pictures import LOADS, SHALLOW, traced
+from tests.reports.pictures import LOADS, REPORTS, SHALLOW, traced
 from tests.training_evaluations import make_training
 from tests.tuned_hosts import tuned_host
 

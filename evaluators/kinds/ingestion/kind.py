@@ -27,15 +27,7 @@ from inferometer.evaluators.drawing.charts import (
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.batches.documents import failure_documents, failures_from_documents
 from inferometer.evaluators.kinds.batches.plot import MOST_POINTS, thinned
-from inferometer.evaluators.kinds.kind import (
-    Kind,
-    Rows,
-    SpanSource,
-    drawn,
-    failure_values,
-    own_values,
-    top_figures,
-)
+from inferometer.evaluators.kinds.kind import Kind, Rows, failure_values, own_values, top_figures
 from inferometer.evaluators.kinds.summary import figures_text, interval_rows
 from inferometer.evaluators.loading.options import DataOptions
 from inferometer.evaluators.reports.base import (
@@ -367,7 +359,7 @@ class IngestionKind(Kind[IngestionMeasurement]):
     phrase = "a run of a loader"
     counted = "samples"
     collections = ("loaded_batch", "input_failure")
-    reports = ("ingestion",)
+    reports = {IngestionReport: IngestionPlot}
     headlines = ("samples_per_s", "bytes_per_s", "wait_ms_p50", "cached_before")
 
     def to_documents(
@@ -418,12 +410,7 @@ class IngestionKind(Kind[IngestionMeasurement]):
     def summary(self, evaluation: Evaluation[IngestionMeasurement]) -> Rows:
         return ingestion_rows(evaluation)
 
-    def document(
-        self,
-        evaluation: Evaluation[IngestionMeasurement],
-        timed: Evaluation[IngestionMeasurement],
-        spans: SpanSource,
-    ) -> dict[str, Any]:
+    def document(self, evaluation: Evaluation[IngestionMeasurement], *_: object) -> dict[str, Any]:
         [row], measured = IngestionReport().rows([evaluation]), evaluation.measurement
         figures = {
             "num_warmup_batches": measured.num_warmup_batches,
@@ -433,15 +420,10 @@ class IngestionKind(Kind[IngestionMeasurement]):
         }
         return {"ingestion": figures}
 
-    def drawings(self, evaluation: Evaluation[IngestionMeasurement], most_points: int) -> Iterator[Drawing]:
-        yield from drawn(IngestionPlot(), IngestionReport(), evaluation)
-
     def unfit(self, measurement: IngestionMeasurement) -> str:
         return ""
 
-    def facts(
-        self, evaluation: Evaluation[IngestionMeasurement], timed: Evaluation[IngestionMeasurement]
-    ) -> Iterator[tuple[str, Any]]:
+    def facts(self, evaluation: Evaluation[IngestionMeasurement], *_: object) -> Iterator[tuple[str, Any]]:
         yield from evaluation.measurement.data.conditions.items()
 
     def conditions(self, evaluation: Evaluation[IngestionMeasurement]) -> Mapping[str, str]:

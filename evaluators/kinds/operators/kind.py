@@ -42,15 +42,7 @@ from inferometer.evaluators.drawing.charts import (
 )
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs.options import further, words
-from inferometer.evaluators.kinds.kind import (
-    Again,
-    Kind,
-    Rows,
-    SpanSource,
-    allocator_words,
-    drawn,
-    own_values,
-)
+from inferometer.evaluators.kinds.kind import Again, Kind, Rows, allocator_words, drawn
 from inferometer.evaluators.kinds.operators.measurement import (
     Correctness,
     MachinePeak,
@@ -345,7 +337,7 @@ class OperatorsKind(Kind[OperatorMeasurement]):
     title = "operators"
     phrase = "a benchmark of operators"
     collections = ("operator_row",)
-    reports = ("operators",)
+    reports = {OperatorsReport: OperatorsPlot}
     headlines = ("p50_us", "gflops_per_s", "gbytes_per_s", "max_difference")
     of_a_model = False
     mixes_frameworks = True
@@ -378,18 +370,10 @@ class OperatorsKind(Kind[OperatorMeasurement]):
     def summary(self, evaluation: Evaluation[OperatorMeasurement]) -> Rows:
         return operator_lines(evaluation)
 
-    def document(
-        self,
-        evaluation: Evaluation[OperatorMeasurement],
-        timed: Evaluation[OperatorMeasurement],
-        spans: SpanSource,
-    ) -> dict[str, Any]:
-        measured, report = evaluation.measurement, OperatorsReport()
-        return {
-            "options": asdict(measured.options),
-            "peak": None if measured.peak is None else asdict(measured.peak),
-            "operators": [own_values(report, row) for row in report.rows([evaluation])],
-        }
+    def document(self, evaluation: Evaluation[OperatorMeasurement], *more: Any) -> dict[str, Any]:
+        measured = evaluation.measurement
+        peak = None if measured.peak is None else asdict(measured.peak)
+        return {"options": asdict(measured.options), "peak": peak, **super().document(evaluation, *more)}
 
     def drawings(self, evaluation: Evaluation[OperatorMeasurement], most_points: int) -> Iterator[Drawing]:
         # a legend with a name for each framework alone

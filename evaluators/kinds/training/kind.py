@@ -52,7 +52,6 @@ from inferometer.evaluators.kinds.kind import (
     Again,
     Kind,
     Rows,
-    SpanSource,
     allocator_words,
     drawn,
     failure_values,
@@ -61,7 +60,13 @@ from inferometer.evaluators.kinds.kind import (
     words_of,
 )
 from inferometer.evaluators.kinds.training.measurement import StepTimes, TrainingMeasurement, TrainingSummary
-from inferometer.evaluators.kinds.training.report import TrainingReport, TrainingStepsReport, training_rows
+from inferometer.evaluators.kinds.training.report import (
+    StrongScalingReport,
+    TrainingReport,
+    TrainingStepsReport,
+    WeakScalingReport,
+    training_rows,
+)
 from inferometer.evaluators.kinds.training.request import SYNTHETIC, TrainingData, TrainingOptions
 from inferometer.evaluators.loading.options import DataOptions
 from inferometer.evaluators.reports.base import Row
@@ -226,7 +231,12 @@ class TrainingKind(Kind[TrainingMeasurement]):
     phrase = "a training"
     counted = "samples"
     collections = ("training_step", "training_part", "training_loss", "model_accuracy", "input_failure")
-    reports = ("training",)
+    reports = {TrainingReport: TrainingPlot}
+    further_reports = {
+        TrainingStepsReport: TrainingStepsPlot,
+        WeakScalingReport: ScalingPlot,
+        StrongScalingReport: ScalingPlot,
+    }
     headlines = ("step_ms_mean", "step_ms_p50", "throughput_samples_per_s", "bound", "last_loss")
 
     def to_documents(
@@ -300,12 +310,7 @@ class TrainingKind(Kind[TrainingMeasurement]):
     def summary(self, evaluation: Evaluation[TrainingMeasurement]) -> Rows:
         return training_rows(evaluation)
 
-    def document(
-        self,
-        evaluation: Evaluation[TrainingMeasurement],
-        timed: Evaluation[TrainingMeasurement],
-        spans: SpanSource,
-    ) -> dict[str, Any]:
+    def document(self, evaluation: Evaluation[TrainingMeasurement], *_: object) -> dict[str, Any]:
         [row], measured = TrainingReport().rows([evaluation]), evaluation.measurement
         figures = {
             "options": asdict(measured.options),
@@ -328,9 +333,7 @@ class TrainingKind(Kind[TrainingMeasurement]):
     def unfit(self, measurement: TrainingMeasurement) -> str:
         return ""
 
-    def facts(
-        self, evaluation: Evaluation[TrainingMeasurement], timed: Evaluation[TrainingMeasurement]
-    ) -> Iterator[tuple[str, Any]]:
+    def facts(self, evaluation: Evaluation[TrainingMeasurement], *_: object) -> Iterator[tuple[str, Any]]:
         yield from evaluation.measurement.data.conditions.items()
 
     def conditions(self, evaluation: Evaluation[TrainingMeasurement]) -> Mapping[str, str]:

@@ -15,15 +15,7 @@ from inferometer.evaluators.drawing.charts import Chosen, Drawing, Plot, PointCh
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.jobs.job import JobCallbacks, JobResources
 from inferometer.evaluators.jobs.options import spoken, words
-from inferometer.evaluators.kinds.kind import (
-    Again,
-    Rows,
-    SpanSource,
-    drawn,
-    own_values,
-    system_words,
-    words_of,
-)
+from inferometer.evaluators.kinds.kind import Again, Rows, own_values, system_words, words_of
 from inferometer.evaluators.kinds.load.job import LoadJob, load_job
 from inferometer.evaluators.kinds.load.kind import RateSearchKind, load_description, options_text
 from inferometer.evaluators.kinds.load.measurement import invalid_reason, lag_reason, rate_text
@@ -292,7 +284,7 @@ class TuningKind(RateSearchKind):
     name = "tuning"
     title = "tuning"
     phrase = "a tuning"
-    reports = ("tuning",)
+    reports = {TuningReport: TuningPlot}
     headlines = ("rate_qps",)
     tabled = ()  # type: ignore[assignment] # a kind may have none
     keeps_interrupted = True
@@ -349,15 +341,10 @@ class TuningKind(RateSearchKind):
         yield "load", f"{_question(evaluation.measurement)}, {options.arrival}, seed {options.seed}"
         yield "", ", ".join(options_text(options))
 
-    def document(
-        self, evaluation: Evaluation[Any], timed: Evaluation[Any], spans: SpanSource
-    ) -> dict[str, Any]:
+    def document(self, evaluation: Evaluation[Any], *_: object) -> dict[str, Any]:
         rows = TuningReport().rows([evaluation])
         found = {"asked": dict(evaluation.measurement.asked), "another": evaluation.measurement.another}
         return {"tuning": found | {"trials": [own_values(TuningReport(), row) for row in rows]}}
-
-    def drawings(self, evaluation: Evaluation[Any], most_points: int) -> Iterator[Drawing]:
-        yield from drawn(TuningPlot(), TuningReport(), evaluation)
 
     def again(self, evaluation: Evaluation[Any]) -> Again:
         asked, seed = evaluation.measurement.asked, evaluation.measurement.options.seed

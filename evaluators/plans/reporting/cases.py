@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.registry import every_kind, find_kind
+from inferometer.evaluators.kinds.registry import every_kind, kind_of
 from inferometer.evaluators.plans.cells import Cell, Run, shown
 from inferometer.evaluators.plans.running.folder import Ended, Result, RunHistory
-from inferometer.evaluators.reports.base import EVALUATION_COLUMNS, Column, Report, Row, Value, find_report
+from inferometer.evaluators.reports.base import EVALUATION_COLUMNS, Column, Row, Value
 from inferometer.evaluators.statistics import mean_reach
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 
@@ -127,9 +127,8 @@ def main_figures() -> tuple[str, ...]:
 def figure_columns() -> Mapping[str, Column]:
     """Returns the columns of all figures by their keys."""
     found = {column.key: column for column in _RUN_COLUMNS}
-    for name in (name for kind in every_kind() for name in kind.reports):
-        for column in find_report(name).columns:
-            found.setdefault(column.key, column)
+    for column in (column for kind in every_kind() for report in kind.reports for column in report.columns):
+        found.setdefault(column.key, column)
     return found
 
 
@@ -165,17 +164,11 @@ def _observations_of(cell: Cell, result: Result, evaluations: Iterable[Evaluatio
 
 def _rows(evaluation: Evaluation[Any]) -> Iterator[Row]:
     """Yields the rows of an evaluation's reports; if each report has one row, they are merged into one."""
-    rows = [list(report.rows([evaluation])) for report in _reports(evaluation.measurement.kind)]
+    rows = [list(report().rows([evaluation])) for report in kind_of(evaluation).reports]
     if all(len(each) == 1 for each in rows):
         yield {key: value for [row] in rows for key, value in row.items()}
     else:
         yield from (row for each in rows for row in each)
-
-
-@cache
-def _reports(kind: str) -> tuple[Report[Any], ...]:
-    """Returns the reports on a kind; cached, because finding them takes longer than reading an evaluation."""
-    return tuple(find_report(name) for name in find_kind(kind).reports)
 
 
 def _dimensions(row: Row) -> Iterator[tuple[str, Value]]:
