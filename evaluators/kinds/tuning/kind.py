@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from operator import attrgetter
 from typing import Any, ClassVar
 
 from inferometer.agent.serving.served_models import release_free_memory
-from inferometer.evaluators.documents import checked, restored, storable
+from inferometer.evaluators.documents import Stored, checked, restored, storable
 from inferometer.evaluators.drawing.charts import Chosen, Drawing, Plot, PointChart, Rule, Series, label_of
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.jobs.job import JobCallbacks, JobResources
@@ -291,6 +291,12 @@ class TuningKind(RateSearchKind):
     request = TuningRequest
     measurement = TuningMeasurement
     readers: ClassVar = {"trials": _trials}
+
+    def from_documents(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> Any:
+        found = super().from_documents(head, parts)
+        if {number for each in found.trials for number in each.probes} - set(range(len(found.probes))):
+            raise ValueError("the probes of its configurations are not all present")
+        return found
 
     def job(self, request: TuningRequest) -> Any:
         return load_job(request.load, TuningJob(request))
