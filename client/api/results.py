@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import cached_property
 from html import escape
 from importlib import import_module
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, overload
@@ -208,8 +209,8 @@ class Result(ABC, Generic[M]):
         evaluation: The complete evaluation, with the raw times and the system.
     """
 
-    _pictured: ClassVar[type[Report[Any]]]
-    """The report whose picture shows the evaluation."""
+    _pictured: ClassVar[type[Report[Any]] | None] = None
+    """The report whose picture shows the evaluation; None for the first of its kind."""
 
     def __init__(self, evaluation: Evaluation[M]) -> None:
         self.evaluation = evaluation
@@ -243,13 +244,23 @@ class Result(ABC, Generic[M]):
         """The disturbances during the measurement, and the verdict on stability; None if unknown."""
         return self.evaluation.conditions
 
+    @cached_property
+    def rows(self) -> Rows:
+        """The rows of the first report on evaluations of this kind, as a table."""
+        return Rows(self._report.columns, self._report().rows([self.evaluation]))
+
+    @property
+    def _report(self) -> type[Report[Any]]:
+        return next(iter(kind_of(self.evaluation).reports))
+
     def __repr__(self) -> str:
         rows = self._rows()
         width = name_width(rows)
         return "\n".join(printable(f"{name:<{width}}{value}") for name, value in rows)
 
     def _repr_html_(self) -> str:
-        return with_picture(figures(self._rows()), self._pictured(), [self.evaluation])
+        report = (self._pictured or self._report)()
+        return with_picture(figures(self._rows()), report, [self.evaluation])
 
     def _rows(self) -> Sequence[tuple[str, str]]:
         system = self.evaluation.system

@@ -23,18 +23,7 @@ from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.kinds.kind import SpanSource, timed_by
 from inferometer.evaluators.kinds.registry import again, find_kind, find_report, kind_of, known_reports
 from inferometer.evaluators.kinds.reports import TRACED_COLUMNS, OverviewReport, TraceReport
-from inferometer.evaluators.reports.base import (
-    CONDITIONS_COLUMN,
-    EVALUATION_COLUMNS,
-    STABILITY_COLUMN,
-    STATUS_COLUMN,
-    VERDICT_COLUMN,
-    Column,
-    Report,
-    Row,
-    Value,
-    describe,
-)
+from inferometer.evaluators.reports.base import COMMON_COLUMNS, Column, Report, Row, Value, describe
 from inferometer.evaluators.reports.table import cell_text
 from inferometer.evaluators.reports.writer import finite
 from inferometer.manifests.errors import ConfigurationError
@@ -292,14 +281,7 @@ _FIRST = (
 _NUMERIC = ("batch_size", "threads", "latency_ms_p50", "rate_per_s", "top1_accuracy", "score")
 _ONLY_PICTURES = ("duration", "eventflow", "training_steps")
 _MOST_ROWS = 2000
-_ASIDE = {
-    *EVALUATION_COLUMNS,
-    *TRACED_COLUMNS,
-    STATUS_COLUMN,
-    CONDITIONS_COLUMN,
-    STABILITY_COLUMN,
-    VERDICT_COLUMN,
-}
+_ASIDE = {*COMMON_COLUMNS, *TRACED_COLUMNS}
 _OPTIONS = {
     "arrival",
     "concurrency",

@@ -131,6 +131,8 @@ STABILITY_COLUMN = Column("stability", "stability")
 """The verdict on the conditions in one word, for those reports with many rows per evaluation."""
 VERDICT_COLUMN = Column("verdict", "verdict")
 """``INVALID``, or the verdict on the conditions; a table has room for it, but not for the reason."""
+COMMON_COLUMNS = {*EVALUATION_COLUMNS, STATUS_COLUMN, CONDITIONS_COLUMN, STABILITY_COLUMN, VERDICT_COLUMN}
+"""The columns about an evaluation as a whole, whatever was measured."""
 INVALID_COLUMN = Column("invalid", "INVALID", detail=3)
 """The reason for ``INVALID``."""
 

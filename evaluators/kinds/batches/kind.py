@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.stages import InputFailure
 from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.evaluators.datasets.folder import CATEGORY as URLS
 from inferometer.evaluators.drawing.charts import Drawing
@@ -85,12 +84,10 @@ class BatchesKind(BatchDocuments, Kind[BatchMeasurement]):
         KernelsReport: KernelsPlot,
         EventflowReport: EventflowPlot,
     }
+    comparable = True
     headlines = ("latency_ms_p50", "latency_ms_p90", "latency_ms_p99", "throughput_inputs_per_s")
 
     has_predictions = True
-
-    def failures(self, measurement: BatchMeasurement) -> Sequence[InputFailure]:
-        return measurement.failures
 
     def measured(self, measurement: BatchMeasurement) -> str:
         return f"{measurement.predicted_inputs} inputs in {len(measurement.times.sizes)} batches"
@@ -202,9 +199,6 @@ class BatchesKind(BatchDocuments, Kind[BatchMeasurement]):
         urls = evaluation.dataset.category == URLS
         command = ("predict", "urls" if urls else "dataset")
         return Again((*command, *system_words(evaluation), *_words(evaluation, urls=urls)))
-
-    def unfit(self, measurement: BatchMeasurement) -> str:
-        return ""
 
     def conditions(self, evaluation: Evaluation[BatchMeasurement]) -> Mapping[str, str]:
         measurement, system = evaluation.measurement, evaluation.system

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.inference.stages import InputFailure
-from inferometer.evaluators.documents import Document, Part, Stored, checked, joined, restored, storable
+from inferometer.evaluators.documents import Documents, Part, Stored, checked, joined, restored, storable
 from inferometer.evaluators.drawing.charts import (
     Chosen,
     Drawing,
@@ -360,11 +360,10 @@ class IngestionKind(Kind[IngestionMeasurement]):
     counted = "samples"
     collections = ("loaded_batch", "input_failure")
     reports = {IngestionReport: IngestionPlot}
+    comparable = True
     headlines = ("samples_per_s", "bytes_per_s", "wait_ms_p50", "cached_before")
 
-    def to_documents(
-        self, evaluation: Evaluation[IngestionMeasurement], save_id: str
-    ) -> tuple[Document, Mapping[str, Part]]:
+    def to_documents(self, evaluation: Evaluation[IngestionMeasurement], save_id: str) -> Documents:
         measured = evaluation.measurement
         count = len(measured.times.whole_ns)
         pieces = [slice(at, at + BATCHES_PER_DOCUMENT) for at in range(0, count, BATCHES_PER_DOCUMENT)]
@@ -386,19 +385,13 @@ class IngestionKind(Kind[IngestionMeasurement]):
         columns = {name: joined(each[name] for each in parts["loaded_batch"]) for name in _TIMES}
         if {len(column) for column in columns.values()} != {int(stored["batch_count"])}:
             raise ValueError(f"the times of its {stored['batch_count']} batches are not all present")
-        failures = failures_from_documents(parts["input_failure"])
-        if len(failures) != stored["failure_count"]:
-            raise ValueError(f"{len(failures)} of its {stored['failure_count']} failures are present")
         return IngestionMeasurement(
             **{name: int(stored[name]) for name in _NUMBERS},
             data=checked(DataOptions.of(restored(stored["data"]))),
             times=LoadTimes(**columns),
             elapsed_ns=int(head["elapsed_ns"]),
-            failures=failures,
+            failures=failures_from_documents(parts, stored),
         )
-
-    def failures(self, measurement: IngestionMeasurement) -> Sequence[InputFailure]:
-        return measurement.failures
 
     def measured(self, measurement: IngestionMeasurement) -> str:
         return f"{len(measurement.times.samples)} batches"
@@ -419,9 +412,6 @@ class IngestionKind(Kind[IngestionMeasurement]):
             "failures": failure_values(measured.failures),
         }
         return {"ingestion": figures}
-
-    def unfit(self, measurement: IngestionMeasurement) -> str:
-        return ""
 
     def facts(self, evaluation: Evaluation[IngestionMeasurement], *_: object) -> Iterator[tuple[str, Any]]:
         yield from evaluation.measurement.data.conditions.items()

@@ -140,9 +140,6 @@ class LoadKind(RunsKind[LoadMeasurement]):
     measurement = LoadMeasurement
     keeps_interrupted = False
 
-    def invalid(self, measurement: LoadMeasurement) -> str:
-        return measurement.invalid
-
     def overview(self, measurement: LoadMeasurement) -> Row:
         load = LoadSummary.of_load(measurement)
         median = load.percentile(50.0)
@@ -369,9 +366,6 @@ class MixKind(RunsKind[MixMeasurement]):
         from inferometer.evaluators.kinds.load.mix import mix_job  # opens models, which reports do not
 
         return mix_job(request)
-
-    def invalid(self, measurement: MixMeasurement) -> str:
-        return measurement.invalid
 
     def measured(self, measurement: MixMeasurement) -> str:
         return f"{len(measurement.alone)} pairs of blocks"

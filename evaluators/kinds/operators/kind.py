@@ -17,6 +17,7 @@ from inferometer.agent.hardware.environment import DeviceKind
 from inferometer.agent.operators.operator import ParameterValue, Preset, Shape, operators, parameter_text
 from inferometer.evaluators.documents import (
     Document,
+    Documents,
     Part,
     Stored,
     checked,
@@ -338,14 +339,13 @@ class OperatorsKind(Kind[OperatorMeasurement]):
     phrase = "a benchmark of operators"
     collections = ("operator_row",)
     reports = {OperatorsReport: OperatorsPlot}
+    comparable = True
     headlines = ("p50_us", "gflops_per_s", "gbytes_per_s", "max_difference")
     of_a_model = False
     mixes_frameworks = True
     comparer = "inferometer.evaluators.comparing.operators:compare_operators_of"
 
-    def to_documents(
-        self, evaluation: Evaluation[OperatorMeasurement], save_id: str
-    ) -> tuple[Document, Mapping[str, Part]]:
+    def to_documents(self, evaluation: Evaluation[OperatorMeasurement], save_id: str) -> Documents:
         measured = evaluation.measurement
         document = {
             "options": fields_of(measured.options),
@@ -385,9 +385,6 @@ class OperatorsKind(Kind[OperatorMeasurement]):
         unnamed = _OWN in {row.preset for row in rows} and not _own_case(rows)
         notes = (own,) if unnamed else ()
         return Again(("op", "run", *_words_again(evaluation)), notes)
-
-    def unfit(self, measurement: OperatorMeasurement) -> str:
-        return ""
 
     def conditions(self, evaluation: Evaluation[OperatorMeasurement]) -> Mapping[str, str]:
         options = evaluation.measurement.options

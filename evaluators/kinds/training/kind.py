@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.hardware.environment import DeviceKind, Precision, Weights
-from inferometer.agent.inference.stages import InputFailure
 from inferometer.evaluators.documents import (
     Document,
+    Documents,
     Part,
     Stored,
     checked,
@@ -237,11 +237,10 @@ class TrainingKind(Kind[TrainingMeasurement]):
         WeakScalingReport: ScalingPlot,
         StrongScalingReport: ScalingPlot,
     }
+    comparable = True
     headlines = ("step_ms_mean", "step_ms_p50", "throughput_samples_per_s", "bound", "last_loss")
 
-    def to_documents(
-        self, evaluation: Evaluation[TrainingMeasurement], save_id: str
-    ) -> tuple[Document, Mapping[str, Part]]:
+    def to_documents(self, evaluation: Evaluation[TrainingMeasurement], save_id: str) -> Documents:
         measured = evaluation.measurement
         times, ranks = measured.times, len(measured.losses)
         accuracy = [accuracy_document(measured.accuracy)] if measured.accuracy else []
@@ -279,25 +278,17 @@ class TrainingKind(Kind[TrainingMeasurement]):
             raise ValueError(f"{losses.shape[1]} of its {stored['loss_count']} losses are present")
         if not 0 <= options.num_warmup_batches <= losses.shape[1] - stored["step_count"]:
             raise ValueError(f"{losses.shape[1]} losses are too few for its steps")
-        failures = failures_from_documents(parts["input_failure"])
-        if len(failures) != stored["failure_count"]:
-            raise ValueError(f"{len(failures)} of its {stored['failure_count']} failures are present")
-        if (stored["model_accuracy_id"] is None) != (not parts["model_accuracy"]):
-            raise ValueError("its accuracy is missing")
         return TrainingMeasurement(
             options=options,
             data=checked(DataOptions.of(restored(stored["data"]))),
             times=StepTimes(**steps, parts_at=timed["step"][0], **{name: timed[name] for name in _PARTS}),
             losses=losses,
             elapsed_ns=int(head["elapsed_ns"]),
-            failures=failures,
-            accuracy=accuracy_from_documents(parts["model_accuracy"]),
+            failures=failures_from_documents(parts, stored),
+            accuracy=accuracy_from_documents(parts, stored),
             validation=str(restored(stored["validation"])),
             epochs=int(stored["epochs"]),
         )
-
-    def failures(self, measurement: TrainingMeasurement) -> Sequence[InputFailure]:
-        return measurement.failures
 
     def measured(self, measurement: TrainingMeasurement) -> str:
         return f"{measurement.times.samples.shape[1]} steps"
@@ -329,9 +320,6 @@ class TrainingKind(Kind[TrainingMeasurement]):
         launched = "It had several ranks; those of a launcher such as torchrun are started by it again."
         again = ("bench", "training", *_words(evaluation, evaluation.measurement))
         return Again(again, (launched,) if several else ())
-
-    def unfit(self, measurement: TrainingMeasurement) -> str:
-        return ""
 
     def facts(self, evaluation: Evaluation[TrainingMeasurement], *_: object) -> Iterator[tuple[str, Any]]:
         yield from evaluation.measurement.data.conditions.items()

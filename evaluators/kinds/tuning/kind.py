@@ -293,7 +293,7 @@ class TuningKind(RateSearchKind):
     readers: ClassVar = {"trials": _trials}
 
     def from_documents(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> Any:
-        found = super().from_documents(head, parts)
+        found: Any = super().from_documents(head, parts)
         if {number for each in found.trials for number in each.probes} - set(range(len(found.probes))):
             raise ValueError("the probes of its configurations are not all present")
         return found
