@@ -188,6 +188,8 @@ class Kind(Generic[M]):
     """Its other reports, which plans do not read."""
     headlines: ClassVar[tuple[str, ...]] = ()
     """The columns of the first report in ``reports`` that the page shows first."""
+    case_columns: ClassVar[tuple[str, ...]] = ()
+    """The columns that tell the rows of one evaluation apart, besides those that describe the model."""
     of_a_model: ClassVar[bool] = True
     """Whether an evaluation covers one model with one batch size."""
     tabled: ClassVar[tuple[type[Report[Any]], ...]] = ()

@@ -134,7 +134,8 @@ class LoadKind(RunsKind[LoadMeasurement]):
     name = "load"
     title = "workload"
     phrase = "a workload"
-    reports = {WorkloadReport: WorkloadPlot, PartsReport: PartsPlot}
+    reports = {WorkloadReport: WorkloadPlot}
+    further_reports = {PartsReport: PartsPlot}
     headlines = ("latency_ms_p50", "latency_ms_p99", "achieved_qps", "goodput_qps", "late_share")
 
     measurement = LoadMeasurement

@@ -113,6 +113,7 @@ class MemoryKind(Kind[MemoryMeasurement]):
     phrase = "a measurement of memory"
     reports = {MemoryReport: MemoryPlot}
     headlines = ("peak_mib", "data_mib", "estimated_batch", "largest_batch", "error_percent")
+    case_columns = ("sequence_length", "outcome")
     of_a_model = False
     request = MemoryRequest
     measurement = MemoryMeasurement

@@ -341,6 +341,7 @@ class OperatorsKind(Kind[OperatorMeasurement]):
     reports = {OperatorsReport: OperatorsPlot}
     comparable = True
     headlines = ("p50_us", "gflops_per_s", "gbytes_per_s", "max_difference")
+    case_columns = ("operator", "form", "mode", "inputs", "parameters", "dtype", "api", "cache")
     of_a_model = False
     mixes_frameworks = True
     comparer = "inferometer.evaluators.comparing.operators:compare_operators_of"

@@ -286,6 +286,7 @@ class TuningKind(RateSearchKind):
     phrase = "a tuning"
     reports = {TuningReport: TuningPlot}
     headlines = ("rate_qps",)
+    case_columns = ("instances", "threads", "max_batch_size", "max_queue_delay_ms")
     tabled = ()  # type: ignore[assignment] # a kind may have none
     keeps_interrupted = True
     request = TuningRequest

@@ -33,11 +33,8 @@ _MAIN = (
     "p50_us",
 )
 """The figures of which a table shows the first that exists, unless others are requested."""
-CASE = (
-    *("model_name", "model_version", "framework_name", "batch_size", "using_gpu", "weights", "precision"),
-    *("operator", "form", "mode", "inputs", "parameters", "dtype", "api", "cache"),
-)
-"""The columns that tell the rows of one run apart, if a report has them."""
+_CASE = ("model_name", "model_version", "framework_name", "batch_size", "using_gpu", "weights", "precision")
+"""The columns that tell the rows of one run apart, besides those of its kind of measurement."""
 _UNTOLD = {"id", "created_at", "conditions", "verdict", "status"}
 ENDS = ("_low", "_high")
 """The suffixes that are added to the key of a figure for the columns of its interval."""
@@ -110,12 +107,14 @@ class Case:
         dimensions: The values that describe the case; ``several`` if repetitions differ.
         figures: The figures by the key of their column.
         doubts: Why the figures may be unreliable, such as ``2 of 3 disturbed``; empty if there is no doubt.
+        apart: The names of the dimensions that tell the rows of one run apart.
     """
 
     cell: Cell
     dimensions: Dimensions
     figures: Mapping[str, Figure]
     doubts: str = ""
+    apart: tuple[str, ...] = _CASE
 
 
 def main_figures() -> tuple[str, ...]:
@@ -136,7 +135,7 @@ def _cases_of(observations: Iterable[Case]) -> tuple[Case, ...]:
     """Groups the rows of a cell's single runs into cases, in the order of the first row of each."""
     groups: dict[tuple[Value, ...], list[Case]] = {}
     for each in observations:
-        key = tuple(each.dimensions.get(name) for name in CASE)
+        key = tuple(each.dimensions.get(name) for name in each.apart)
         groups.setdefault(key, []).append(each)
     return tuple(_case(group) for group in groups.values())
 
@@ -155,11 +154,14 @@ def _observations_of(cell: Cell, result: Result, evaluations: Iterable[Evaluatio
             continue
         conditions = evaluation.conditions
         unstable = conditions.stability.value if conditions is not None and conditions.warning else ""
+        apart = (*_CASE, *kind_of(evaluation).case_columns)
         for row in _rows(evaluation):
             # what a report does not know is as asked for
-            said = {n: value for n, value in _dimensions(row) if value is not None or n not in parameters}
+            said = {
+                n: value for n, value in _dimensions(row, apart) if value is not None or n not in parameters
+            }
             doubt = "INVALID" if row.get("invalid") else unstable
-            yield Case(cell, {**parameters, **said}, {**beside, **dict(_figures(row))}, doubt)
+            yield Case(cell, {**parameters, **said}, {**beside, **dict(_figures(row))}, doubt, apart)
 
 
 def _rows(evaluation: Evaluation[Any]) -> Iterator[Row]:
@@ -171,10 +173,10 @@ def _rows(evaluation: Evaluation[Any]) -> Iterator[Row]:
         yield from (row for each in rows for row in each)
 
 
-def _dimensions(row: Row) -> Iterator[tuple[str, Value]]:
+def _dimensions(row: Row, apart: Sequence[str]) -> Iterator[tuple[str, Value]]:
     """Yields the values of a row that are not measured figures: texts, truth values and whole numbers."""
     for key, value in row.items():
-        if key not in _UNTOLD and (key in _DESCRIBING or not isinstance(value, float)):
+        if key not in _UNTOLD and (key in _DESCRIBING or key in apart or not isinstance(value, float)):
             yield key, value
 
 
@@ -215,7 +217,7 @@ def _case(group: Sequence[Case]) -> Case:
         f"{doubts.count(doubt)} of {len(group)} {doubt}" if len(group) > 1 else doubt
         for doubt in dict.fromkeys(doubts)
     ]
-    return Case(first.cell, dimensions, figures, ", ".join(told))
+    return Case(first.cell, dimensions, figures, ", ".join(told), first.apart)
 
 
 def number_of(value: Value) -> float | None:
