@@ -138,6 +138,10 @@ class Part:
     documents: Iterable[Document]
 
 
+Documents: TypeAlias = tuple[Document, Mapping[str, Part]]
+"""A measurement in the evaluation's own document, and its other parts by collection."""
+
+
 SPANS = "span"
 """The collection of trace spans, for evaluations of every kind."""
 SAMPLE_IDS = "dataset_sample"

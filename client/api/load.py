@@ -17,7 +17,6 @@ from inferometer.client.api.runner import measured_group
 from inferometer.evaluators.jobs.options import MODEL, values_of
 from inferometer.evaluators.kinds.load.job import load_job
 from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, RateAnswer, RateSearchMeasurement
-from inferometer.evaluators.kinds.load.report import MaxQpsReport, WorkloadReport
 from inferometer.evaluators.kinds.load.request import LoadRequest, MaxQpsRequest, WorkloadRequest
 from inferometer.evaluators.kinds.load.summary import LoadSummary
 from inferometer.evaluators.kinds.registry import kind_of
@@ -66,8 +65,6 @@ class WorkloadRun(_UnderLoad[LoadMeasurement]):
     Attributes:
         evaluation: The complete evaluation, with the times of every query.
     """
-
-    _pictured = WorkloadReport
 
     @cached_property
     def summary(self) -> LoadSummary:
@@ -128,8 +125,6 @@ class RateSearch(_UnderLoad[RateSearchMeasurement]):
     Attributes:
         evaluation: The complete evaluation, with the times of every query of each probe.
     """
-
-    _pictured = MaxQpsReport
 
     @property
     def rate_qps(self) -> float | None:

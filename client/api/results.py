@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import cached_property
 from html import escape
 from importlib import import_module
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, overload
@@ -24,14 +25,14 @@ from inferometer.client.api.invocation import library_invocation
 from inferometer.evaluators.comparing import job as job
 from inferometer.evaluators.comparing.comparison import Side, drawing_of
 from inferometer.evaluators.conditions.conditions import Conditions
-from inferometer.evaluators.drawing.charts import MOST_EVALUATIONS, Drawing, find_plot
+from inferometer.evaluators.drawing.charts import MOST_EVALUATIONS, Drawing
 from inferometer.evaluators.drawing.writer import inline_svg
 from inferometer.evaluators.evaluation import Evaluation, Measurement, Status, of_kind
 from inferometer.evaluators.jobs.options import ACCURACY_THRESHOLD
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
 from inferometer.evaluators.kinds.batches.report import LatencyReport
 from inferometer.evaluators.kinds.kind import SpanSource
-from inferometer.evaluators.kinds.registry import kind_of
+from inferometer.evaluators.kinds.registry import find_plot, kind_of
 from inferometer.evaluators.kinds.reports import OverviewReport
 from inferometer.evaluators.kinds.summary import (
     conditions_rows,
@@ -83,7 +84,7 @@ def lines(texts: Iterable[str]) -> str:
 
 def with_picture(shown: str, report: Report[Any], evaluations: Sequence[Evaluation]) -> str:
     """Adds the picture of a report, if Matplotlib is installed and there is something to draw."""
-    return with_drawing(shown, find_plot(report.name).draw(evaluations, list(report.rows(evaluations))))
+    return with_drawing(shown, find_plot(report).draw(evaluations, list(report.rows(evaluations))))
 
 
 def with_drawing(shown: str, drawing: Drawing | None) -> str:
@@ -208,8 +209,8 @@ class Result(ABC, Generic[M]):
         evaluation: The complete evaluation, with the raw times and the system.
     """
 
-    _pictured: ClassVar[type[Report[Any]]]
-    """The report whose picture shows the evaluation."""
+    _pictured: ClassVar[type[Report[Any]] | None] = None
+    """The report whose picture shows the evaluation; None for the first of its kind."""
 
     def __init__(self, evaluation: Evaluation[M]) -> None:
         self.evaluation = evaluation
@@ -243,13 +244,23 @@ class Result(ABC, Generic[M]):
         """The disturbances during the measurement, and the verdict on stability; None if unknown."""
         return self.evaluation.conditions
 
+    @cached_property
+    def rows(self) -> Rows:
+        """The rows of the first report on evaluations of this kind, as a table."""
+        return Rows(self._report.columns, self._report().rows([self.evaluation]))
+
+    @property
+    def _report(self) -> type[Report[Any]]:
+        return next(iter(kind_of(self.evaluation).reports))
+
     def __repr__(self) -> str:
         rows = self._rows()
         width = name_width(rows)
         return "\n".join(printable(f"{name:<{width}}{value}") for name, value in rows)
 
     def _repr_html_(self) -> str:
-        return with_picture(figures(self._rows()), self._pictured(), [self.evaluation])
+        report = (self._pictured or self._report)()
+        return with_picture(figures(self._rows()), report, [self.evaluation])
 
     def _rows(self) -> Sequence[tuple[str, str]]:
         system = self.evaluation.system

@@ -14,13 +14,9 @@ from inferometer.evaluators.kinds.batches.job import SweepCell
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, LatencySummary
 from inferometer.evaluators.kinds.batches.plot import drawing_of
 from inferometer.evaluators.kinds.batches.report import DurationReport, LatencyReport
-from inferometer.evaluators.kinds.ingestion.kind import (
-    IngestionMeasurement,
-    IngestionReport,
-    IngestionSummary,
-)
+from inferometer.evaluators.kinds.ingestion.kind import IngestionMeasurement, IngestionSummary
 from inferometer.evaluators.kinds.training.measurement import StepTimes, TrainingMeasurement, TrainingSummary
-from inferometer.evaluators.kinds.training.report import TrainingReport, TrainingStepsReport
+from inferometer.evaluators.kinds.training.report import TrainingStepsReport
 from inferometer.evaluators.reports.base import Row, in_ms
 from inferometer.evaluators.scoring.score import COLUMNS, ScoredPredictions, rows_of
 from inferometer.evaluators.tasks.metric import ScoreInterval, TaskResult
@@ -232,11 +228,6 @@ class Training(Result[TrainingMeasurement]):
         return self.evaluation.measurement.full_ns / _NS_PER_MS
 
     @cached_property
-    def rows(self) -> Rows:
-        """The row that ``agent info evaluation training`` shows, as a table."""
-        return Rows(TrainingReport.columns, TrainingReport().rows([self.evaluation]))
-
-    @cached_property
     def steps(self) -> Rows:
         """A row for each measured step of each rank, as in ``agent info evaluation training_steps``."""
         return Rows(TrainingStepsReport.columns, TrainingStepsReport().rows([self.evaluation]))
@@ -248,8 +239,6 @@ class Ingestion(Result[IngestionMeasurement]):
     Attributes:
         evaluation: The complete evaluation, with the raw times and the system.
     """
-
-    _pictured = IngestionReport
 
     @cached_property
     def summary(self) -> IngestionSummary:
@@ -285,11 +274,6 @@ class Ingestion(Result[IngestionMeasurement]):
     def times_ms(self) -> NDArray[np.float64]:
         """The waiting times for the full batches in milliseconds, in order, as float64 of shape (n,)."""
         return self.evaluation.measurement.full_ns / _NS_PER_MS
-
-    @cached_property
-    def rows(self) -> Rows:
-        """The row that ``agent info evaluation ingestion`` shows, as a table."""
-        return Rows(IngestionReport.columns, IngestionReport().rows([self.evaluation]))
 
 
 def _accuracy(measurement: BatchMeasurement | TrainingMeasurement) -> TopAccuracy | None:

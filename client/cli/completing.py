@@ -65,16 +65,15 @@ def _evaluations(context: click.Context, begun: str) -> Iterable[str]:
 
 def _columns(context: click.Context, begun: str) -> Iterable[str]:
     """Returns the columns of the command's report; none for a listing, whose columns depend on its rows."""
-    from inferometer.evaluators.reports.base import ALIASES, find_report, known_reports
+    from inferometer.evaluators.kinds.registry import report_named
 
     name = context.info_name or ""
     if name == "evaluations":
         from inferometer.evaluators.kinds.reports import OverviewReport
 
         return [column.key for column in OverviewReport.columns]
-    known = ALIASES.get(name, name) in known_reports()
-    sign = "-" * begun.startswith("-")
-    return [sign + column.key for column in find_report(name).columns] if known else []
+    report, sign = report_named(name), "-" * begun.startswith("-")
+    return [sign + column.key for column in report.columns] if report else []
 
 
 def _operators(_: click.Context, __: str) -> Iterable[str]:

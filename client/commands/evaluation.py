@@ -45,7 +45,8 @@ from inferometer.client.cli.output import (
     say_drawn,
 )
 from inferometer.evaluators.jobs.options import ACCURACY_THRESHOLD, THRESHOLD
-from inferometer.evaluators.reports.base import ALIASES, Report, Row, find_report, known_reports
+from inferometer.evaluators.kinds.registry import find_plot, find_report, known_reports, report_named
+from inferometer.evaluators.reports.base import Report, Row
 from inferometer.manifests.errors import ConfigurationError, StoreError
 
 if TYPE_CHECKING:
@@ -207,11 +208,11 @@ class ReportGroup(Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Returns the command of a report, or one of the other commands."""
-        if cmd_name not in ALIASES and cmd_name not in known_reports():
-            return super().get_command(ctx, cmd_name)
+        found = super().get_command(ctx, cmd_name)
+        if found is not None or (report := report_named(cmd_name)) is None:
+            return found
         from inferometer.evaluators.kinds.reports import TraceReport
 
-        report = find_report(cmd_name)
         command: click.Command = Command(
             cmd_name, callback=lambda **given: _report(cmd_name, **given), help=f"Show {report.summary}."
         )
@@ -301,7 +302,9 @@ def _report(
             explain(report, evaluations, count)
         if picture is not None:
             with invocation.waiting.during("drawing"):
-                drawn = picture.write(report, evaluations, list(shown), datetime.now(timezone.utc))
+                held = list(shown)
+                drawing = find_plot(report).draw(evaluations, held)
+                drawn = picture.write(report, drawing, held, datetime.now(timezone.utc))
             say_drawn(picture, drawn)
         say_none(found, store)
 

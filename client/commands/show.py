@@ -43,10 +43,10 @@ from inferometer.client.web.documents import precision_text
 from inferometer.evaluators.drawing.writer import PictureFile
 from inferometer.evaluators.evaluation import Evaluation, Measurement
 from inferometer.evaluators.kinds.kind import SpanSource, timed_by
-from inferometer.evaluators.kinds.registry import kind_of
+from inferometer.evaluators.kinds.registry import declared_reports, find_plot, kind_of
 from inferometer.evaluators.kinds.reports import LayersReport, OverviewReport, TraceReport, heaviest
 from inferometer.evaluators.kinds.summary import conditions_rows, name_width
-from inferometer.evaluators.reports.base import REPORTS, Report, describe, find_report
+from inferometer.evaluators.reports.base import Report, describe
 from inferometer.evaluators.reports.writer import Format, OutputFile, write
 from inferometer.evaluators.store.evaluation_store import EvaluationStore
 from inferometer.manifests.errors import OutputError, explained, printable
@@ -326,15 +326,16 @@ def all_reports(
         writing = invocation.waiting.during("writing reports")
         with writing, closing(invocation.open_store()) as store:
             found: dict[tuple[type[Measurement], ...], Sequence[Evaluation]] = {}
-            for name in REPORTS:
-                report = find_report(name)
+            for declared, plot in declared_reports():
+                report = declared()
                 if report.takes not in found:
                     found[report.takes] = wanted.find(store, report)
                 taken = found[report.takes]
                 left = report.undisturbed and not include_profiled
-                shown = undisturbed(taken, f"{name}: ") if left else taken
+                shown = undisturbed(taken, f"{report.name}: ") if left else taken
                 endings = [Format(each.lower()) for each in formats]
-                _write(report, shown, store, folder.path, endings, [each.lower() for each in pictures])
+                drawn = [each.lower() for each in pictures] if plot else []
+                _write(report, shown, store, folder.path, endings, drawn)
             say_none([each for taken in found.values() for each in taken], store)
         for file in folder.publish():
             click.echo(file)
@@ -359,9 +360,10 @@ def _write(
         explain(report, evaluations, count, f"{report.name}: ")
     if pictures and count:
         rows = list(rows_of(report, evaluations, store))
+        drawing = find_plot(report).draw(evaluations, rows)
         for ending in dict.fromkeys(pictures):
             picture = PictureFile(folder / f"{report.name}.{ending}")
-            picture.write(report, evaluations, rows, datetime.now(timezone.utc))
+            picture.write(report, drawing, rows, datetime.now(timezone.utc))
 
 
 class _Folder:

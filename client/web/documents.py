@@ -21,22 +21,9 @@ from inferometer.evaluators.comparing.job import ComparisonRequest, compare
 from inferometer.evaluators.drawing.charts import PointChart, Series
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.kinds.kind import SpanSource, timed_by
-from inferometer.evaluators.kinds.registry import again, find_kind, kind_of
+from inferometer.evaluators.kinds.registry import again, find_kind, find_report, kind_of, known_reports
 from inferometer.evaluators.kinds.reports import TRACED_COLUMNS, OverviewReport, TraceReport
-from inferometer.evaluators.reports.base import (
-    CONDITIONS_COLUMN,
-    EVALUATION_COLUMNS,
-    STABILITY_COLUMN,
-    STATUS_COLUMN,
-    VERDICT_COLUMN,
-    Column,
-    Report,
-    Row,
-    Value,
-    describe,
-    find_report,
-    known_reports,
-)
+from inferometer.evaluators.reports.base import COMMON_COLUMNS, Column, Report, Row, Value, describe
 from inferometer.evaluators.reports.table import cell_text
 from inferometer.evaluators.reports.writer import finite
 from inferometer.manifests.errors import ConfigurationError
@@ -294,14 +281,7 @@ _FIRST = (
 _NUMERIC = ("batch_size", "threads", "latency_ms_p50", "rate_per_s", "top1_accuracy", "score")
 _ONLY_PICTURES = ("duration", "eventflow", "training_steps")
 _MOST_ROWS = 2000
-_ASIDE = {
-    *EVALUATION_COLUMNS,
-    *TRACED_COLUMNS,
-    STATUS_COLUMN,
-    CONDITIONS_COLUMN,
-    STABILITY_COLUMN,
-    VERDICT_COLUMN,
-}
+_ASIDE = {*COMMON_COLUMNS, *TRACED_COLUMNS}
 _OPTIONS = {
     "arrival",
     "concurrency",
@@ -453,7 +433,7 @@ def _reported(
     taking |= {report.name: report() for report in kind.tabled}
     for name, report in taking.items():
         columns = [column for column in report.columns if column not in _ASIDE]
-        headlines = kind.headlines if name in kind.reports[:1] else ()
+        headlines = kind.headlines if type(report) in list(kind.reports)[:1] else ()
         if isinstance(report, TraceReport):
             rows = list(report.rows_of([evaluation], spans)) if spans is not None else []
         elif report.has_tables:  # with the columns of the evaluation's task

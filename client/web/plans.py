@@ -19,7 +19,7 @@ from inferometer.evaluators.drawing.charts import Mark, PointChart, Series
 from inferometer.evaluators.plans.cells import CELL, Run, shown
 from inferometer.evaluators.plans.plan import PLAN_NAME
 from inferometer.evaluators.plans.reporting.asked import Asked, chosen, reported
-from inferometer.evaluators.plans.reporting.cases import CASE, Case, PlanReader, figure_columns
+from inferometer.evaluators.plans.reporting.cases import Case, PlanReader, figure_columns
 from inferometer.evaluators.plans.reporting.scaling import Scaling
 from inferometer.evaluators.plans.reporting.tables import (
     DOUBTS,
@@ -151,7 +151,7 @@ def _with_intervals(found: PlanTable) -> dict[str, Any]:
 def choices_of(cases: Sequence[Case]) -> dict[str, Any]:
     """Returns the choices for a table: the dimensions in which cases differ, and their figures."""
     values: dict[str, set[str]] = {name: set() for case in cases for name in case.cell.parameters}
-    telling_names = {*CASE, *values}
+    telling_names = {*values, *(name for case in cases for name in case.apart)}
     for case in cases:
         for name, value in case.dimensions.items():
             values.setdefault(name, set()).add(shown(value))

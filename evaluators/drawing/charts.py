@@ -1,4 +1,4 @@
-"""The content of pictures, apart from their rendering, and the interface and names of reports' pictures.
+"""The content of pictures, apart from their rendering, and the interface of reports' pictures.
 
 Charts have bars, boxes, points or time spans. The heights, in inches, decide how many charts fit into one
 picture. Tooltips are for browsers. A group is the name in the legend that determines a colour.
@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from datetime import timezone
 from enum import Enum
 from itertools import accumulate
-from pkgutil import resolve_name
-from typing import Any, Generic, TypeAlias
+from typing import Generic, TypeAlias
 from unicodedata import east_asian_width
 
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.reports.base import ALIASES, PACKAGE, REPORTS, M, Row, Value
-from inferometer.manifests.errors import ConfigurationError, printable, suggestion
+from inferometer.evaluators.reports.base import M, Row, Value
+from inferometer.manifests.errors import printable
 
 ROW_INCHES = 0.25
 """The height of a row with one line."""
@@ -338,19 +337,6 @@ class Plot(ABC, Generic[M]):
     @abstractmethod
     def drawing(self, chosen: Chosen[M], notes: Sequence[str]) -> Drawing | None:
         """Returns the picture of at least one evaluation; None if there is nothing to draw."""
-
-
-def find_plot(report_name: str) -> Plot[Any]:
-    """Returns the picture of a report by its name or an alias, ignoring case.
-
-    Raises:
-        ConfigurationError: The report has no picture.
-    """
-    key = report_name.strip().casefold()
-    if (name := ALIASES.get(key, key)) not in REPORTS:
-        raise ConfigurationError(f'no picture of report "{report_name}"; {suggestion(report_name, REPORTS)}')
-    plot: Plot[Any] = resolve_name(PACKAGE + REPORTS[name][1])()
-    return plot
 
 
 def label_of(evaluation: Evaluation, *more: str, warning: str = "") -> Label:

@@ -12,8 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from inferometer.evaluators.drawing.charts import Drawing, find_plot
-from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.drawing.charts import Drawing
 from inferometer.evaluators.reports.base import Column, Report, Row, Value
 from inferometer.evaluators.reports.writer import OutputFile
 from inferometer.manifests.errors import ConfigurationError, OutputError, printable
@@ -148,14 +147,9 @@ class PictureFile:
         return str(self._file)
 
     def write(
-        self, report: Report[Any], evaluations: Sequence[Evaluation], rows: Sequence[Row], drawn_at: datetime
+        self, report: Report[Any], drawing: Drawing | None, rows: Sequence[Row], drawn_at: datetime
     ) -> bool:
-        """Draws all rows of a report on these evaluations; see ``draw``.
-
-        Raises:
-            ConfigurationError: The report has no picture.
-        """
-        drawing = find_plot(report.name).draw(evaluations, rows)
+        """Writes the picture of a report with these rows; see ``draw``."""
         source = f"Report {report.name} of inferometer: {report.summary}"
         return self.draw(drawing, report.columns, rows, source, drawn_at)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias
 
 import numpy as np
@@ -18,20 +19,11 @@ from inferometer.agent.hardware.allocator import SETTING, Allocator
 from inferometer.agent.hardware.environment import DeviceKind, Precision, Weights
 from inferometer.agent.inference.stages import LOCAL_AGENT, SystemDescription
 from inferometer.agent.tracing.recorder import SpanChunk
-from inferometer.evaluators.documents import Document, Part, Stored, checked, restored, storable
+from inferometer.evaluators.documents import Documents, Stored, checked, restored, storable
 from inferometer.evaluators.evaluation import Evaluation, M, Status
 from inferometer.evaluators.jobs.options import needs_system, options_of, words
 from inferometer.evaluators.jobs.request import DatasetOptions, SystemOptions
-from inferometer.evaluators.reports.base import (
-    CONDITIONS_COLUMN,
-    EVALUATION_COLUMNS,
-    STABILITY_COLUMN,
-    STATUS_COLUMN,
-    VERDICT_COLUMN,
-    Report,
-    Row,
-    in_ms,
-)
+from inferometer.evaluators.reports.base import COMMON_COLUMNS, Report, Row, in_ms
 from inferometer.evaluators.reports.writer import finite
 from inferometer.evaluators.verdict import FIGURES
 from inferometer.manifests.errors import StoreError
@@ -130,10 +122,6 @@ _KEPT = "biuf"
 """The kinds of dtypes that can be stored: booleans, integers and floating point."""
 
 
-def _plain_fields(measurement: type[Any]) -> list[str]:
-    return [each.name for each in fields(measurement) if each.name != "elapsed_ns"]
-
-
 def _written(name: str, value: Any) -> Any:
     if not isinstance(value, np.ndarray):
         return storable(value)
@@ -154,7 +142,6 @@ def _read(stored: Any) -> Any:
     return restored(stored)
 
 
-_COMMON = {*EVALUATION_COLUMNS, STATUS_COLUMN, CONDITIONS_COLUMN, STABILITY_COLUMN, VERDICT_COLUMN}
 Rows = Iterable[tuple[str, str]]
 """Rows, each with a name and a text; a row without a name continues the row above."""
 
@@ -195,14 +182,20 @@ class Kind(Generic[M]):
     """The collections of its documents, besides that of the evaluation itself."""
     on_demand: ClassVar[tuple[str, ...]] = ()
     """The collections that are read only on demand."""
-    reports: ClassVar[tuple[str, ...]] = ()
-    """The names of the reports that contain its figures."""
+    reports: ClassVar[Mapping[type[Report[Any]], type[Plot[Any]] | None]] = MappingProxyType({})
+    """The reports that contain its figures, each with its picture, if it has one."""
+    further_reports: ClassVar[Mapping[type[Report[Any]], type[Plot[Any]] | None]] = MappingProxyType({})
+    """Its other reports, which plans do not read."""
     headlines: ClassVar[tuple[str, ...]] = ()
     """The columns of the first report in ``reports`` that the page shows first."""
+    case_columns: ClassVar[tuple[str, ...]] = ()
+    """The columns that tell the rows of one evaluation apart, besides those that describe the model."""
     of_a_model: ClassVar[bool] = True
     """Whether an evaluation covers one model with one batch size."""
     tabled: ClassVar[tuple[type[Report[Any]], ...]] = ()
     """Further reports that the page shows as tables."""
+    comparable: ClassVar[bool] = False
+    """Whether every measurement can be compared; see ``unfit``."""
     keeps_interrupted: ClassVar[bool] = True
     """Whether the measurements made before a stop are worth keeping."""
     has_predictions: ClassVar[bool] = False
@@ -216,7 +209,7 @@ class Kind(Generic[M]):
     request: ClassVar[type[Any] | None] = None
     """The request whose options ``agent measure`` offers; None for a kind with its own command."""
 
-    def to_documents(self, evaluation: Evaluation[M], save_id: str) -> tuple[Document, Mapping[str, Part]]:
+    def to_documents(self, evaluation: Evaluation[M], save_id: str) -> Documents:
         """Returns the measurement for the evaluation's own document, and its other parts by collection.
 
         By default, the fields of ``measurement`` are stored in the evaluation's own document.
@@ -229,8 +222,7 @@ class Kind(Generic[M]):
             StoreError: An array cannot be stored in this way.
         """
         measured = evaluation.measurement
-        names = _plain_fields(self._plain_measurement())
-        return {name: _written(name, getattr(measured, name)) for name in names}, {}
+        return {name: _written(name, getattr(measured, name)) for name in self._names()}, {}
 
     def from_documents(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> M:
         """Returns the measurement.
@@ -243,9 +235,12 @@ class Kind(Generic[M]):
             KeyError, TypeError, ValueError: The documents are damaged.
         """
         plain, stored = self._plain_measurement(), head["measurement"]
-        values = {name: _read(stored[name]) for name in _plain_fields(plain) if name in stored}
+        values = {name: _read(stored[name]) for name in self._names() if name in stored}
         measurement: M = checked(plain(**values, elapsed_ns=int(head["elapsed_ns"])))
         return measurement
+
+    def _names(self) -> Sequence[str]:
+        return [each.name for each in fields(self._plain_measurement()) if each.name != "elapsed_ns"]
 
     def _plain_measurement(self) -> type[Any]:
         if self.measurement is None:
@@ -257,16 +252,20 @@ class Kind(Generic[M]):
         raise NotImplementedError(f"kind {self.name} has a command of its own")
 
     def invalid(self, measurement: M) -> str:
-        """Returns why the measurement's figures cannot be trusted, in one line; empty if they can."""
-        return ""
+        """Returns why the measurement's figures cannot be trusted, in one line; empty if they can.
+
+        By default, it is the measurement's ``invalid``, if it has one.
+        """
+        return str(getattr(measurement, "invalid", ""))
 
     def unanswered(self, measurement: M) -> str:
         """Returns the reason why a failed evaluation has no figures."""
         return "every input failed"
 
     def failures(self, measurement: M) -> Sequence[InputFailure]:
-        """Returns the inputs that failed."""
-        return ()
+        """Returns the inputs that failed, by default the measurement's ``failures``."""
+        found: Sequence[InputFailure] = getattr(measurement, "failures", ())
+        return found
 
     def measured(self, measurement: M) -> str:
         """Returns how much an interrupted evaluation measured, such as ``12 batches``."""
@@ -293,14 +292,15 @@ class Kind(Generic[M]):
         return self.summary(evaluation)
 
     def document(self, evaluation: Evaluation[M], timed: Evaluation[M], spans: SpanSource) -> dict[str, Any]:
-        """Returns the figures and the options as JSON values.
+        """Returns the figures and the options as JSON values; by default, the rows of ``reports``.
 
         Args:
             evaluation: The evaluation.
             timed: The evaluation from which latency is taken, if possible one without a profiler.
             spans: Yields the spans of an evaluation.
         """
-        return {}
+        reports = [report() for report in self.reports]
+        return {each.name: [own_values(each, row) for row in each.rows([evaluation])] for each in reports}
 
     def facts(self, evaluation: Evaluation[M], timed: Evaluation[M]) -> Iterator[tuple[str, Any]]:
         """Yields the facts about the measurement that the page shows next to its options."""
@@ -312,7 +312,9 @@ class Kind(Generic[M]):
 
     def drawings(self, evaluation: Evaluation[M], most_points: int) -> Iterator[Drawing]:
         """Yields the drawings of an evaluation, each with one point per value, up to ``most_points``."""
-        yield from ()
+        for report, plot in self.reports.items():
+            if plot is not None:
+                yield from drawn(plot(), report(), evaluation)
 
     def compared_drawing(self, one: Evaluation[M], other: Evaluation[M], most_points: int) -> Drawing | None:
         """Returns a drawing of the values of two evaluations; None if there are no values."""
@@ -329,7 +331,7 @@ class Kind(Generic[M]):
 
     def unfit(self, measurement: M) -> str:
         """Returns why the measurement cannot be compared, as text after "evaluation ID"; empty if it can."""
-        return f"is of kind {self.name}, which cannot be compared"
+        return "" if self.comparable else f"is of kind {self.name}, which cannot be compared"
 
     def conditions(self, evaluation: Evaluation[M]) -> Mapping[str, str]:
         """Returns the conditions specific to evaluations of this kind, by their names in a comparison."""
@@ -396,7 +398,7 @@ def timed_by(evaluation: Evaluation[M], group: Sequence[Evaluation[M]]) -> Evalu
 
 def own_values(report: Report[Any], row: Row, *left_out: str) -> dict[str, Any]:
     """Returns a row's values, except for columns common to all reports; infinite values become None."""
-    keys = [c.key for c in report.columns if c not in _COMMON and c.key not in left_out]
+    keys = [c.key for c in report.columns if c not in COMMON_COLUMNS and c.key not in left_out]
     return {key: finite(row[key]) for key in keys}
 
 

@@ -1,22 +1,24 @@
-"""The kinds of measurement, by name. A kind is imported on first use; plug-ins register further kinds."""
+"""The kinds of measurement and reports, by name. A kind is imported on first use; plug-ins add others."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from inferometer.manifests.errors import IMPORT_FAILURES, ConfigurationError, one_line
+from inferometer.evaluators.reports.base import Report
+from inferometer.manifests.errors import IMPORT_FAILURES, ConfigurationError, one_line, suggestion
 
 if TYPE_CHECKING:
+    from inferometer.evaluators.drawing.charts import Plot
     from inferometer.evaluators.evaluation import Evaluation, M
     from inferometer.evaluators.kinds.kind import Again, Kind
 
-ENTRY_POINTS = "inferometer.kinds"
+ENTRY_POINTS, REPORT_ENTRY_POINTS = "inferometer.kinds", "inferometer.reports"
 _log = logging.getLogger(__name__)
 _HERE = "inferometer.evaluators.kinds."
 _BUILT_IN: Mapping[str, str] = MappingProxyType(
@@ -80,12 +82,73 @@ def again(evaluation: Evaluation) -> Again:
 
 
 @cache
-def every_kind() -> tuple[Kind[Any], ...]:
-    """Returns all kinds. A plug-in's kind that cannot be imported is logged once and left out."""
-    found = []
-    for name in known_kinds():
-        try:
-            found.append(find_kind(name))
-        except ConfigurationError as error:
-            _log.warning("left out %s", error)
-    return tuple(found)
+def _usable(name: str) -> Kind[Any] | None:
+    try:
+        return find_kind(name)
+    except ConfigurationError as error:
+        _log.warning("left out %s", error)
+        return None
+
+
+def every_kind() -> Iterator[Kind[Any]]:
+    """Yields all kinds, each imported when it is reached; a plug-in's broken one is logged and left out."""
+    return (kind for kind in map(_usable, known_kinds()) if kind is not None)
+
+
+def declared_reports() -> Iterator[tuple[type[Report[Any]], type[Plot[Any]] | None]]:
+    """Yields the reports that kinds declare, each with its picture."""
+    for kind in every_kind():
+        yield from kind.reports.items()
+        yield from kind.further_reports.items()
+
+
+def _announced() -> Mapping[str, str]:
+    """Returns the other reports of plug-ins as ``"module:Class"`` by name."""
+    points = metadata.entry_points(group=REPORT_ENTRY_POINTS)
+    return {point.name.casefold(): point.value for point in points}
+
+
+def known_reports() -> Sequence[str]:
+    """Returns the names of the reports: those that kinds declare, then the others of plug-ins."""
+    return list(dict.fromkeys([*(report.name for report, _ in declared_reports()), *_announced()]))
+
+
+def report_named(name: str) -> Report[Any] | None:
+    """Returns a report by its name or an alias, importing no more kinds than necessary; None if unknown.
+
+    Raises:
+        ConfigurationError: A plug-in's report cannot be imported.
+    """
+    for report, _ in declared_reports():
+        if name in (report.name, *report.aliases):
+            return report()
+    if (target := _announced().get(name)) is None:
+        return None
+    try:
+        found = resolve_name(target)()
+    except IMPORT_FAILURES as error:
+        raise ConfigurationError(f"report {name}: {target} cannot be imported: {one_line(error)}") from error
+    if not isinstance(found, Report):
+        raise TypeError(f"{target} is not a Report")
+    return found
+
+
+def find_report(name: str) -> Report[Any]:
+    """Returns a report by its name or an alias, ignoring case.
+
+    Raises:
+        ConfigurationError: No such report exists, or a plug-in's report cannot be imported.
+    """
+    found = report_named(name.strip().casefold())
+    if found is None:
+        aliases = (alias for report, _ in declared_reports() for alias in report.aliases)
+        raise ConfigurationError(f'unknown report "{name}"; {suggestion(name, (*known_reports(), *aliases))}')
+    return found
+
+
+def find_plot(report: Report[Any]) -> Plot[Any]:
+    """Returns the picture of a report; raises ConfigurationError if it has none."""
+    for declared, plot in declared_reports():
+        if declared is type(report) and plot is not None:
+            return plot()
+    raise ConfigurationError(f"report {report.name} has no picture; leave out --plot")

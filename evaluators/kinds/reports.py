@@ -310,6 +310,7 @@ class KernelsReport(TraceReport[Traced]):
     """
 
     name = "cuda_launch"
+    aliases = ("kernels",)
     summary = "kernels, copies and runtime calls of a GPU, by layer"
     level = TraceLevel.SYSTEM_LIBRARY_TRACE
     of_full_batches = True

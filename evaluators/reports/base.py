@@ -1,7 +1,6 @@
-"""The interface of a report: columns, and rows made from evaluations by a pure function; the reports by name.
+"""The interface of a report: columns, and rows made from evaluations by a pure function.
 
-A report is imported on first use. Columns of times are in milliseconds, and include the ends of their 95 %
-intervals.
+Columns of times are in milliseconds, and include the ends of their 95 % intervals.
 """
 
 from __future__ import annotations
@@ -10,14 +9,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timezone
-from importlib import metadata
-from pkgutil import resolve_name
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, cast
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeAlias, cast
 
 from typing_extensions import TypeVar
-
-from inferometer.manifests.errors import IMPORT_FAILURES, ConfigurationError, one_line, suggestion
 
 if TYPE_CHECKING:
     from inferometer.evaluators.evaluation import Evaluation, Measurement
@@ -80,6 +75,8 @@ class Report(ABC, Generic[M]):
     """One kind of report on evaluations that have the measurement ``M``."""
 
     name: ClassVar[str]
+    aliases: ClassVar[tuple[str, ...]] = ()
+    """Other names by which it is found."""
     summary: ClassVar[str]
     columns: ClassVar[tuple[Column, ...]]
     takes: ClassVar[tuple[type[Measurement], ...]] = ()
@@ -134,6 +131,8 @@ STABILITY_COLUMN = Column("stability", "stability")
 """The verdict on the conditions in one word, for those reports with many rows per evaluation."""
 VERDICT_COLUMN = Column("verdict", "verdict")
 """``INVALID``, or the verdict on the conditions; a table has room for it, but not for the reason."""
+COMMON_COLUMNS = {*EVALUATION_COLUMNS, STATUS_COLUMN, CONDITIONS_COLUMN, STABILITY_COLUMN, VERDICT_COLUMN}
+"""The columns about an evaluation as a whole, whatever was measured."""
 INVALID_COLUMN = Column("invalid", "INVALID", detail=3)
 """The reason for ``INVALID``."""
 
@@ -189,68 +188,6 @@ def in_ms(duration_ns: float | None) -> float | None:
 def in_us(duration_ns: float | None) -> float | None:
     """Returns a duration in microseconds; None if it is unknown."""
     return None if duration_ns is None else duration_ns / NS_PER_US
-
-
-ENTRY_POINTS = "inferometer.reports"
-PACKAGE = "inferometer.evaluators."
-REPORTS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "latency": ("kinds.batches.report:LatencyReport", "kinds.batches.plot:LatencyPlot"),
-        "accuracy": ("kinds.batches.report:AccuracyReport", "kinds.batches.plot:AccuracyPlot"),
-        "classes": ("kinds.batches.report:ClassesReport", "kinds.batches.plot:ClassesPlot"),
-        "duration": ("kinds.batches.report:DurationReport", "kinds.batches.plot:DurationPlot"),
-        "layers": ("kinds.reports:LayersReport", "drawing.traces:LayersPlot"),
-        "layer_tree": ("kinds.reports:LayerTreeReport", "drawing.traces:LayerTreePlot"),
-        "cuda_launch": ("kinds.reports:KernelsReport", "drawing.traces:KernelsPlot"),
-        "eventflow": ("kinds.reports:EventflowReport", "drawing.traces:EventflowPlot"),
-        "workload": ("kinds.load.report:WorkloadReport", "kinds.load.plot:WorkloadPlot"),
-        "parts": ("kinds.load.report:PartsReport", "kinds.load.plot:PartsPlot"),
-        "max_qps": ("kinds.load.report:MaxQpsReport", "kinds.load.plot:MaxQpsPlot"),
-        "mix": ("kinds.load.report:MixReport", "kinds.load.plot:MixPlot"),
-        "mix_search": ("kinds.load.report:MixSearchReport", "kinds.load.plot:MaxQpsPlot"),
-        "training": ("kinds.training.report:TrainingReport", "kinds.training.kind:TrainingPlot"),
-        "training_steps": (
-            "kinds.training.report:TrainingStepsReport",
-            "kinds.training.kind:TrainingStepsPlot",
-        ),
-        "ingestion": ("kinds.ingestion.kind:IngestionReport", "kinds.ingestion.kind:IngestionPlot"),
-        "weak_scaling": ("kinds.training.report:WeakScalingReport", "kinds.training.kind:ScalingPlot"),
-        "strong_scaling": ("kinds.training.report:StrongScalingReport", "kinds.training.kind:ScalingPlot"),
-        "operators": ("kinds.operators.report:OperatorsReport", "kinds.operators.kind:OperatorsPlot"),
-        "memory": ("kinds.memory.kind:MemoryReport", "kinds.memory.kind:MemoryPlot"),
-        "tuning": ("kinds.tuning.kind:TuningReport", "kinds.tuning.kind:TuningPlot"),
-    }
-)
-"""Each report and its picture, as ``module:class`` in ``PACKAGE``; each is imported on first use."""
-ALIASES: Mapping[str, str] = MappingProxyType(
-    {"throughput": "latency", "kernels": "cuda_launch", "max-qps": "max_qps", "op": "operators"}
-)
-
-
-def known_reports() -> dict[str, str]:
-    """Returns the reports as ``"module:Class"`` by name: the built-in reports and those of plug-ins."""
-    announced = {point.name.casefold(): point.value for point in metadata.entry_points(group=ENTRY_POINTS)}
-    return announced | {name: PACKAGE + report for name, (report, _) in REPORTS.items()}
-
-
-def find_report(name: str) -> Report[Any]:
-    """Returns a report by its name or an alias, ignoring case.
-
-    Raises:
-        ConfigurationError: No such report exists, or a plug-in's report cannot be imported.
-    """
-    key = name.strip().casefold()
-    known = known_reports()
-    target = known.get(ALIASES.get(key, key))
-    if target is None:
-        raise ConfigurationError(f'unknown report "{name}"; {suggestion(name, (*known, *ALIASES))}')
-    try:
-        report = resolve_name(target)()
-    except IMPORT_FAILURES as error:
-        raise ConfigurationError(f"report {key}: {target} cannot be imported: {one_line(error)}") from error
-    if not isinstance(report, Report):
-        raise TypeError(f"{target} is not a Report")
-    return report
 
 
 def time_columns(

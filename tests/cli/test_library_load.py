@@ -35,6 +35,7 @@ def test_a_workload_has_the_figures_of_its_report(agent: Agent) -> None:
     assert run.achieved_qps == float(row["achieved_qps"])
     assert [each.percent for each in run.percentiles] == [50, 90, 95, 99, 99.9]
     assert run.percentile(50).value_ms == run.p50_ms
+    assert run.rows[0]["achieved_qps"] == run.achieved_qps
     assert run.reason == row["invalid"]
     assert run.valid is (row["invalid"] == "")
     assert run.complete

@@ -8,27 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from inferometer.evaluators.reports.base import REPORTS
+from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
+from inferometer.evaluators.kinds.registry import declared_reports
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from inferometer.evaluators.store.opening import open_store
 from tests.cli.conftest import Agent, FilledOnce
+from tests.reports.pictures import REPORTS
 
 EVALUATE = ("predict", "dataset", "--framework_name=PyTorch", "--batch_size=16", "--num_file_parts=3")
-OTHERS = (
-    "workload",
-    "parts",
-    "max_qps",
-    "mix",
-    "mix_search",
-    "ingestion",
-    "training",
-    "training_steps",
-    "weak_scaling",
-    "strong_scaling",
-    "operators",
-    "memory",
-    "tuning",
-)
+OTHERS = {report.name for report, _ in declared_reports() if BatchMeasurement not in report.takes}
 """The reports on other kinds of measurement."""
 REPORT = ("info", "evaluation")
 

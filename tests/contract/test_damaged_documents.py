@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from inferometer.evaluators.reports.base import REPORTS, find_report
+from inferometer.evaluators.kinds.registry import find_report
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from tests.contract.store_fixtures import StoreBackend, make_evaluation
+from tests.reports.pictures import REPORTS
 
 
 @pytest.mark.parametrize(

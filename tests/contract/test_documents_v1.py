@@ -23,8 +23,9 @@ from inferometer.client.commands.evaluation import rows_of
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
 from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, RateSearchMeasurement, Scenario
 from inferometer.evaluators.kinds.load.report import ProbesReport
+from inferometer.evaluators.kinds.registry import find_report
 from inferometer.evaluators.kinds.reports import LayerRunsReport
-from inferometer.evaluators.reports.base import REPORTS, Report, find_report
+from inferometer.evaluators.reports.base import Report
 from inferometer.evaluators.store.evaluation_store import (
     EvaluationFilter,
     EvaluationStore,
@@ -34,6 +35,7 @@ from inferometer.evaluators.store.evaluation_store import (
 from inferometer.evaluators.store.opening import open_store
 from inferometer.manifests.errors import StoreError
 from tests.contract.store_fixtures import StoreBackend, mongodb_backend
+from tests.reports.pictures import REPORTS
 
 DATA = Path(__file__).parent.parent / "data" / "documents_v1"
 SAMPLES = sorted(path.stem for path in DATA.glob("*.json") if path.stem != "reports")

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from inferometer.client.web.documents import (
 from inferometer.evaluators.comparing.comparison import Side
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.kind import SpanSource, timed_by
+from inferometer.evaluators.kinds.registry import every_kind, find_kind
 from inferometer.evaluators.kinds.reports import TraceReport
 from inferometer.evaluators.store.documents import to_documents
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter, EvaluationStore
@@ -34,10 +36,10 @@ from tests.contract.store_fixtures import StoreBackend, make_evaluation, make_pr
 from tests.contract.test_condition_stores import CONDITIONS
 from tests.contract.test_span_stores import traced_evaluation
 from tests.ingestion_evaluations import few
-from tests.memory_points import MEASURED
 from tests.operator_evaluations import several
-from tests.reports.loads import limiting, overloaded, searched, silenced
+from tests.reports.loads import overloaded, silenced
 from tests.training_evaluations import make_training
+from tests.tuned_hosts import tuned_host
 
 MISSING = object()
 VALUES = (7, "x", [1], {"$ne": 1}, None, MISSING, -(2**63), 1e308)
@@ -70,17 +72,32 @@ def training() -> Evaluation[Any]:
     )
 
 
-KINDS: Mapping[str, Callable[[], Evaluation[Any]]] = {
+def tuning() -> Evaluation[Any]:
+    """The best configuration and another one, with only two bursts of queries."""
+    whole = tuned_host()
+    trials = tuple(replace(each, probes=[place]) for place, each in enumerate(whole.trials[:2]))
+    return replace(make_evaluation(), measurement=replace(whole, probes=whole.probes[:2], trials=trials))
+
+
+OWN: Mapping[str, Callable[[], Evaluation[Any]]] = {
     "batches": batches,
     "load": lambda: overloaded(make_evaluation()),
-    "search": lambda: searched(make_evaluation()),
     "mix": lambda: silenced(make_evaluation()),
-    "mix_search": lambda: limiting(make_evaluation()),
     "training": training,
     "ingestion": lambda: few(make_evaluation()),
     "operators": lambda: several(make_evaluation()),
-    "memory": lambda: replace(make_evaluation(), measurement=MEASURED),
+    "tuning": tuning,
 }
+"""Evaluations with more parts, or smaller ones, than those that ``tests/kinds`` has for pictures."""
+KINDS = [kind.name for kind in every_kind()]
+
+
+def evaluation_of(kind: str) -> Evaluation[Any]:
+    """The kind's own one above, or the first that one of its reports draws."""
+    if kind in OWN:
+        return OWN[kind]()
+    [found, *_] = import_module(f"tests.kinds.{kind}").reported([make_evaluation()] * 3).values()
+    return found[0]
 
 
 def paths(content: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -158,7 +175,7 @@ def check(backend: StoreBackend, store: EvaluationStore, whole: Evaluation[Any],
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_damaged_evaluation_is_used_or_named(backend: StoreBackend, name: str, kind: str) -> None:
-    whole, store = KINDS[kind](), backend.open(name)
+    whole, store = evaluation_of(kind), backend.open(name)
     store.save(whole)
     with backend.documents(name) as documents:
         head = documents["evaluation"].find_one({"_id": whole.id})
@@ -172,12 +189,12 @@ def test_a_damaged_evaluation_is_used_or_named(backend: StoreBackend, name: str,
 def test_an_evaluation_with_a_damaged_part_is_used_or_named(
     backend: StoreBackend, name: str, kind: str
 ) -> None:
-    whole, store = KINDS[kind](), backend.open(name)
+    whole, store = evaluation_of(kind), backend.open(name)
     store.save(whole)
     ids: set[str] = set()
     inserted: dict[str, list[dict[str, Any]]] = {}
     parts = {name: list(part) for name, part in to_documents(whole, "s").parts.items()}
-    if kind == "memory":
+    if not find_kind(kind).collections:
         assert not any(parts.values())
         store.close()
         return  # it is in the evaluation's own document

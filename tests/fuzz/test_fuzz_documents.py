@@ -12,10 +12,11 @@ from hypothesis import given
 from mutations import assert_one_clean_line, damaged_bytes, damaged_document, fuzzed
 
 from inferometer.client.commands.show import lines_of
+from inferometer.evaluators.kinds.registry import find_report
 from inferometer.evaluators.kinds.reports import TraceReport
-from inferometer.evaluators.reports.base import REPORTS, find_report
 from inferometer.evaluators.store.evaluation_store import evaluation_from_json, evaluation_to_json
 from inferometer.manifests.errors import StoreError
+from tests.reports.pictures import REPORTS
 
 # it finds the documents large, which it prints where one fails
 pytestmark = pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")

@@ -107,7 +107,7 @@ class OpeningKind(Kind[OpeningMeasurement]):
     title = "opening"
     phrase = "the opening of a model"
     counted = "openings"
-    reports = ("opening",)
+    reports = {OpeningReport: None}
     headlines = ("opening_ms_p50",)
     request = OpeningRequest
     measurement = OpeningMeasurement

@@ -46,7 +46,7 @@ def test_the_kind_imports_inferometer_alone() -> None:
     assert {module for module in modules if module and module.startswith("inferometer")} == {"inferometer"}
 
 
-def test_the_command_measures_publishes_reports_and_compares(agent: Agent) -> None:
+def test_the_command_measures_publishes_reports_and_compares(agent: Agent, tmp_path: Path) -> None:
     assert "opening" in agent("measure", "--help")
     assert "--openings N" in agent("measure", "opening", "--help")
     printed = agent(*MEASURE)
@@ -60,7 +60,15 @@ def test_the_command_measures_publishes_reports_and_compares(agent: Agent) -> No
     assert float(every[0]["latency_ms_p50"]) == float(rows[0]["opening_ms_p50"])
     shown = agent("info", "evaluation", "show", rows[0]["id"])
     assert "ms, 3 times" in shown
-    assert json.loads(agent("info", "evaluation", "show", rows[0]["id"], "-f", "json"))["elapsed_s"] > 0
+    document = json.loads(agent("info", "evaluation", "show", rows[0]["id"], "-f", "json"))
+    assert document["elapsed_s"] > 0
+    assert document["opening"] == [{"openings": 3, "opening_ms_p50": float(rows[0]["opening_ms_p50"])}]
+    agent("info", "evaluation", "all", "-f", "csv", "--plot", "svg", "-o", str(tmp_path / "all"))
+    assert (tmp_path / "all" / "opening.csv").is_file()
+    refused = agent(
+        "info", "evaluation", "opening", "--plot", str(tmp_path / "x.svg"), code=2, stream="stderr"
+    )
+    assert "report opening has no picture" in refused
     compared = agent("compare", rows[1]["id"], rows[0]["id"], "--threshold=9", "-f", "json")
     assert [row["figure"] for row in json.loads(compared)] == ["p50", "p90", "p99", "throughput"]
 

@@ -14,7 +14,7 @@ import pytest
 import inferometer
 from inferometer.agent.tasks.registry import POSTPROCESSORS
 from inferometer.evaluators.datasets.opening import open_path
-from inferometer.evaluators.reports.base import find_report
+from inferometer.evaluators.kinds.registry import find_report
 
 HERE = Path(__file__).parent
 IMAGES = 120

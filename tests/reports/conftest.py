@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -17,33 +18,10 @@ from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, BatchTimes
 from inferometer.evaluators.kinds.batches.request import BatchOptions
-from inferometer.evaluators.reports.base import REPORTS
+from inferometer.evaluators.kinds.registry import every_kind
 from inferometer.evaluators.tasks.metric import Accuracy, Score, ScoreInterval, TaskResult
 from inferometer.manifests.loader import parse_manifest
 from inferometer.manifests.schema import ModelManifest
-from tests.evaluations import changed
-from tests.ingestion_evaluations import few, many
-from tests.memory_points import MEASURED
-from tests.reported_operators import operators_in
-from tests.reported_operators import several as operators
-from tests.reports.loads import (
-    calm,
-    closed,
-    hopeless,
-    interrupted,
-    limiting,
-    loaded,
-    overloaded,
-    searched,
-    silenced,
-    slowed,
-    unjudged,
-    unlimited,
-    unlimiting,
-)
-from tests.reports.pictures import LOADS, SHALLOW, traced
-from tests.training_evaluations import make_training
-from tests.tuned_hosts import tuned_host
 
 MACHINE = Environment(
     hostname="bench-1",
@@ -194,50 +172,31 @@ def shallow(evaluations: list[Evaluation]) -> list[Evaluation]:
 
 
 @pytest.fixture
-def workloads(evaluations: list[Evaluation]) -> list[Evaluation]:
+def given(evaluations: list[Evaluation]) -> dict[str, list[Evaluation]]:
+    """What each report has something to draw of; ``tests/kinds`` has a module for each kind."""
+    modules = [import_module(f"tests.kinds.{kind.name}") for kind in every_kind()]
+    return {name: found for each in modules for name, found in each.reported(evaluations).items()}
+
+
+@pytest.fixture
+def workloads(given: dict[str, list[Evaluation]]) -> list[Evaluation]:
     """One that kept its bound mostly, one that was stopped and is invalid, and a closed loop."""
-    return [calm(evaluations[0]), overloaded(evaluations[1]), closed(evaluations[2])]
+    return given["workload"]
 
 
 @pytest.fixture
-def searches(evaluations: list[Evaluation]) -> list[Evaluation]:
+def searches(given: dict[str, list[Evaluation]]) -> list[Evaluation]:
     """One with an answer, one without, and one that the harness was too slow for."""
-    return [searched(evaluations[0]), hopeless(evaluations[1]), unlimited(evaluations[2])]
+    return given["max_qps"]
 
 
 @pytest.fixture
-def mixes(evaluations: list[Evaluation]) -> list[Evaluation]:
+def mixes(given: dict[str, list[Evaluation]]) -> list[Evaluation]:
     """A model that others slow down, one that fails beside others, and one alone that is invalid."""
-    return [slowed(evaluations[0]), silenced(evaluations[1]), unjudged(evaluations[2])]
+    return given["mix"]
 
 
 @pytest.fixture
-def mix_searches(evaluations: list[Evaluation]) -> list[Evaluation]:
+def mix_searches(given: dict[str, list[Evaluation]]) -> list[Evaluation]:
     """The model that limits its mix, the one beside it, and one whose search was stopped."""
-    return [limiting(evaluations[0]), unlimiting(evaluations[1]), interrupted(evaluations[2])]
-
-
-@pytest.fixture
-def given(
-    shallow: list[Evaluation],
-    workloads: list[Evaluation],
-    searches: list[Evaluation],
-    mixes: list[Evaluation],
-    mix_searches: list[Evaluation],
-) -> dict[str, list[Evaluation]]:
-    """What each report has something to draw of."""
-    deep = [traced(evaluation) for evaluation in shallow]
-    loads = dict(zip(LOADS, (workloads, searches, workloads, mixes, mix_searches), strict=True))
-    loads |= {"ingestion": [many(shallow[0]), few(shallow[1])]}
-    system = shallow[0].system
-    alone, halved = make_training(system), make_training(system, batch_size=16, whole_ms=18.0)
-    together = make_training(system, ranks=2, whole_ms=11.0, communicate_ms=1.0)
-    loads |= {name: [alone, together] for name in ("training", "training_steps", "weak_scaling")}
-    loads["strong_scaling"] = [halved, together]
-    each = {"labels": ["cat", "dog"], "F1": [0.5, 0.25], "true": [3, 1], "predicted": [2, 2]}
-    scores = TaskResult("classification", "F1", 4, (Score("F1", 0.375),), {"per_class": each})
-    loads["classes"] = [changed(evaluation, task_result=scores) for evaluation in shallow]
-    loads["memory"] = [changed(evaluation, measurement=MEASURED) for evaluation in shallow]
-    loads["tuning"] = [loaded(shallow[0], 7, tuned_host()), loaded(shallow[1], 8, tuned_host(rate_qps=100.0))]
-    loads["operators"] = [operators(shallow[0]), operators_in("MXNet", shallow[0])]
-    return {name: loads.get(name, shallow if name in SHALLOW else deep) for name in REPORTS}
+    return given["mix_search"]

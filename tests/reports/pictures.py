@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from inferometer.agent.tracing.recorder import SpanKind, SpanRecorder, TraceContext, TraceLevel
-from inferometer.evaluators.drawing.charts import Drawing, find_plot
+from inferometer.evaluators.drawing.charts import Drawing
 from inferometer.evaluators.evaluation import Evaluation, TraceSummary
 from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement
+from inferometer.evaluators.kinds.registry import declared_reports, find_plot, find_report
 from inferometer.evaluators.kinds.reports import TraceReport
-from inferometer.evaluators.reports.base import Row, find_report
+from inferometer.evaluators.reports.base import Row
 
+REPORTS = [report.name for report, _ in declared_reports()]
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "<b>&amp; \"q\" 'a' $\\frac{1}{2}$ $x_1$ ü 模型 ]]> -->\x00\n\u202e"
 SHALLOW = ("latency", "accuracy", "duration")
@@ -55,7 +57,7 @@ def rows_of(name: str, evaluations: Sequence[Evaluation]) -> list[Row]:
 
 def drawn(name: str, evaluations: Sequence[Evaluation]) -> Drawing | None:
     evaluations = find_report(name).taken(evaluations)
-    return find_plot(name).draw(evaluations, rows_of(name, evaluations))
+    return find_plot(find_report(name)).draw(evaluations, rows_of(name, evaluations))
 
 
 def picture(name: str, evaluations: Sequence[Evaluation]) -> Drawing:

@@ -15,12 +15,15 @@ import pytest
 
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.batches.measurement import LatencySummary
-from inferometer.evaluators.reports.base import ALIASES, REPORTS, Report, Row, find_report
+from inferometer.evaluators.kinds.registry import find_report
+from inferometer.evaluators.reports.base import Report, Row
 from inferometer.evaluators.reports.writer import Format, write
 from inferometer.manifests.errors import ConfigurationError
 from tests.evaluations import changed
 from tests.reports.conftest import batch_times
+from tests.reports.pictures import REPORTS
 
+ALIASES = {"throughput": "latency", "kernels": "cuda_launch", "max-qps": "max_qps", "op": "operators"}
 GOLDEN = Path(__file__).parent / "golden"
 WITH_COMMON_COLUMNS = ("latency", "accuracy")
 COMMON_KEYS = [

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from inferometer.client.commands.show import lines_of
-from inferometer.evaluators.drawing.charts import find_plot
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.ingestion.kind import IngestionMeasurement, ingestion_rows
+from inferometer.evaluators.kinds.registry import find_plot, find_report
 from inferometer.evaluators.kinds.reports import OverviewReport
-from inferometer.evaluators.reports.base import find_report
 from inferometer.evaluators.reports.writer import Format, write
 from tests.ingestion_evaluations import WAITS_NS, few, ingested, many, untold
 
@@ -128,7 +127,7 @@ def test_nothing_measured_has_no_figures(evaluations: list[Evaluation]) -> None:
 def test_the_picture_has_each_batch(loaded: list[Evaluation[IngestionMeasurement]]) -> None:
     rows = list(find_report("ingestion").rows(loaded))
 
-    drawing = find_plot("ingestion").draw(loaded, rows)
+    drawing = find_plot(find_report("ingestion")).draw(loaded, rows)
 
     assert drawing is not None
     assert [len(chart.series[0].x) for chart in drawing.charts] == [600, 12, 2]

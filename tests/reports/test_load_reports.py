@@ -21,9 +21,10 @@ from inferometer.evaluators.kinds.load.measurement import (
 )
 from inferometer.evaluators.kinds.load.report import ProbesReport
 from inferometer.evaluators.kinds.load.summary import mix_search_rows
+from inferometer.evaluators.kinds.registry import find_report
 from inferometer.evaluators.kinds.reports import OverviewReport
 from inferometer.evaluators.load.queries import Outcome
-from inferometer.evaluators.reports.base import Report, Row, find_report
+from inferometer.evaluators.reports.base import Report, Row
 from inferometer.evaluators.reports.writer import Format, write
 from tests.reports.loads import MS, mix_search
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.reports.base import find_report
+from inferometer.evaluators.kinds.registry import find_report
 from inferometer.evaluators.reports.writer import Format, write
 from tests.evaluations import changed
 from tests.memory_points import MEASURED

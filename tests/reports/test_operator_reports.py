@@ -13,12 +13,12 @@ import pytest
 from inferometer.client.commands.show import lines_of
 from inferometer.client.web.documents import charts_of
 from inferometer.evaluators.drawing.canvas import png
-from inferometer.evaluators.drawing.charts import BarChart, PointChart, find_plot
+from inferometer.evaluators.drawing.charts import BarChart, PointChart
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement
 from inferometer.evaluators.kinds.operators.report import operator_lines
+from inferometer.evaluators.kinds.registry import find_plot, find_report
 from inferometer.evaluators.kinds.reports import OverviewReport
-from inferometer.evaluators.reports.base import find_report
 from inferometer.evaluators.reports.writer import Format, write
 from tests.reported_operators import ADD, CONV, PEAK, measured, one, operators_in, other, several, slower
 
@@ -121,7 +121,7 @@ def test_the_picture_has_a_point_a_row_and_the_frameworks_side_by_side(evaluatio
     both = [several(evaluations[0]), operators_in("MXNet", evaluations[0])]
     rows = list(find_report("operators").rows(both))
 
-    drawing = find_plot("operators").draw(both, rows)
+    drawing = find_plot(find_report("operators")).draw(both, rows)
 
     assert drawing is not None
     assert drawing.groups == ("PyTorch", "MXNet nd", "MXNet sym", "roof of this machine")
@@ -147,7 +147,7 @@ def test_bars_of_very_different_lengths_are_logarithmic(
     elsewhere = measured(operators_in("MXNet", evaluations[0]), slower(ADD, factor, "nd"))
     both = [measured(evaluations[0], ADD), elsewhere]
 
-    drawing = find_plot("operators").draw(both, list(find_report("operators").rows(both)))
+    drawing = find_plot(find_report("operators")).draw(both, list(find_report("operators").rows(both)))
 
     assert drawing is not None
     bars = drawing.charts[-1]
@@ -160,7 +160,7 @@ def test_of_what_was_measured_again_the_newest_is_drawn(evaluations: list[Evalua
     newest = measured(evaluations[0], slower(CONV, 3, CONV.form))
     both = [newest, replace(measured(evaluations[0], ADD, CONV), id="before")]
 
-    drawing = find_plot("operators").draw(both, list(find_report("operators").rows(both)))
+    drawing = find_plot(find_report("operators")).draw(both, list(find_report("operators").rows(both)))
 
     assert drawing is not None
     bars = drawing.charts[-1]
@@ -171,7 +171,9 @@ def test_of_what_was_measured_again_the_newest_is_drawn(evaluations: list[Evalua
 def test_without_a_peak_and_with_one_framework_the_picture_has_times(evaluations: list[Evaluation]) -> None:
     evaluation = measured(evaluations[0], ADD, CONV, peak=None)
 
-    drawing = find_plot("operators").draw([evaluation], list(find_report("operators").rows([evaluation])))
+    drawing = find_plot(find_report("operators")).draw(
+        [evaluation], list(find_report("operators").rows([evaluation]))
+    )
 
     assert drawing is not None
     [chart] = drawing.charts
@@ -188,7 +190,7 @@ def test_more_operators_than_fit_are_told(evaluations: list[Evaluation]) -> None
         measured(elsewhere, *(slower(row, 1 + n / 10, "nd") for n, row in enumerate(many))),
     ]
 
-    drawing = find_plot("operators").draw(both, list(find_report("operators").rows(both)))
+    drawing = find_plot(find_report("operators")).draw(both, list(find_report("operators").rows(both)))
 
     assert drawing is not None
     bars = drawing.charts[-1]
@@ -201,7 +203,7 @@ def test_nothing_measured_has_no_picture(evaluations: list[Evaluation]) -> None:
     nothing = measured(evaluations[0], *several(evaluations[0]).measurement.rows[-2:])
     report = find_report("operators")
 
-    assert find_plot("operators").draw([nothing], list(report.rows([nothing]))) is None
+    assert find_plot(find_report("operators")).draw([nothing], list(report.rows([nothing]))) is None
 
 
 def test_the_page_has_the_roofline_with_one_series_a_form(evaluations: list[Evaluation]) -> None:

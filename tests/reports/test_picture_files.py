@@ -28,13 +28,16 @@ from inferometer.evaluators.drawing.charts import (
 )
 from inferometer.evaluators.drawing.writer import MOST_ROWS, PictureFile, page
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.reports.base import REPORTS, Column, Row, find_report
+from inferometer.evaluators.kinds.registry import find_report
+from inferometer.evaluators.reports.base import Column, Row
 from inferometer.manifests.errors import ConfigurationError, OutputError
 from tests.reports.pictures import (
     HOSTILE,
     LOADS,
+    REPORTS,
     SHALLOW,
     SVG,
+    drawn,
     picture,
     renamed,
     rows_of,
@@ -159,7 +162,7 @@ def test_a_page_holds_the_picture_and_its_rows_and_asks_for_nothing(
     rows = rows_of(name, evaluations)
     path = tmp_path / "page.html"
 
-    assert PictureFile(path).write(find_report(name), evaluations, rows, NOW)
+    assert PictureFile(path).write(find_report(name), drawn(name, evaluations), rows, NOW)
 
     text = path.read_text(encoding="utf-8")
     parsed = _Page()
@@ -217,20 +220,20 @@ def test_drawing_leaves_the_settings_of_matplotlib_as_they_are(shallow: list[Eva
 
 
 def test_a_file_is_written_whole_or_not_at_all(shallow: list[Evaluation], tmp_path: Path) -> None:
-    report, rows = find_report("accuracy"), rows_of("accuracy", shallow)
+    report, rows, drawing = find_report("accuracy"), rows_of("accuracy", shallow), drawn("accuracy", shallow)
     path = tmp_path / "a.PNG"
 
     late = PictureFile(path)
-    assert PictureFile(path).write(report, shallow, rows, NOW)
+    assert PictureFile(path).write(report, drawing, rows, NOW)
     png = path.read_bytes()
     with pytest.raises(OutputError, match=r"exists; overwrite it \(--overwrite\), or name another file"):
         PictureFile(path)
     with pytest.raises(OutputError, match="exists; overwrite it"):
-        late.write(report, shallow, rows, NOW)
-    assert PictureFile(path, overwrite=True).write(report, shallow[:1], rows, NOW)
+        late.write(report, drawing, rows, NOW)
+    assert PictureFile(path, overwrite=True).write(report, drawn("accuracy", shallow[:1]), rows, NOW)
     assert path.read_bytes() != png
     assert list(tmp_path.iterdir()) == [path]
-    assert not PictureFile(tmp_path / "b.svg").write(report, [], [], NOW)
+    assert not PictureFile(tmp_path / "b.svg").write(report, drawn("accuracy", []), [], NOW)
     assert list(tmp_path.iterdir()) == [path]
 
 

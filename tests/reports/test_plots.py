@@ -19,26 +19,25 @@ from inferometer.evaluators.drawing.charts import (
     Plot,
     PointChart,
     Timeline,
-    find_plot,
     label_of,
     shortened,
 )
 from inferometer.evaluators.drawing.painting import MOST_GROUPS, OTHER, Palette
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.batches import plot as batches
-from inferometer.evaluators.reports.base import REPORTS
+from inferometer.evaluators.kinds.registry import find_plot, find_report
 from inferometer.manifests.errors import ConfigurationError
 from tests.evaluations import changed
 from tests.reports.conftest import batch_times
-from tests.reports.pictures import LAYERS, SHALLOW, drawn, picture, rows_of, texts
+from tests.reports.pictures import LAYERS, REPORTS, SHALLOW, drawn, picture, rows_of, texts
 
 
 def test_every_report_has_a_picture() -> None:
     for name in REPORTS:
-        assert isinstance(find_plot(name), Plot)
-    assert type(find_plot("Kernels")) is type(find_plot("cuda_launch"))
+        assert isinstance(find_plot(find_report(name)), Plot)
+    assert type(find_plot(find_report("Kernels"))) is type(find_plot(find_report("cuda_launch")))
     with pytest.raises(ConfigurationError, match='"layrs"; did you mean "layers"'):
-        find_plot("layrs")
+        find_plot(find_report("layrs"))
 
 
 def test_latency_is_a_box_over_the_full_batches(shallow: list[Evaluation]) -> None:
@@ -93,7 +92,7 @@ def test_many_durations_keep_their_outliers(shallow: list[Evaluation]) -> None:
     [row, *_] = rows_of("duration", shallow[:1])
     rows = [{**row, "batch": b, "predict_us": 7e5 if b == 4321 else 10.0 + b % 7} for b in range(9000)]
 
-    drawing = find_plot("duration").draw(shallow, rows)
+    drawing = find_plot(find_report("duration")).draw(shallow, rows)
 
     assert drawing is not None
     [chart] = drawing.charts
@@ -193,7 +192,7 @@ def test_a_timeline_that_reading_ahead_would_fill_begins_with_the_first_predict_
     began = []
     for most in (100, 40):
         monkeypatch.setattr(traces, "MOST_SPANS", most)
-        drawing = find_plot("eventflow").draw([evaluation], rows)
+        drawing = find_plot(find_report("eventflow")).draw([evaluation], rows)
         assert drawing is not None
         [chart] = drawing.charts
         assert isinstance(chart, Timeline)
@@ -214,7 +213,7 @@ def test_overlapping_spans_of_one_thread_have_lanes_of_their_own(given: dict[str
         for n, s, d in (("a", 0, 9.0), ("b", 1000, 2.0))
     ]
 
-    drawing = find_plot("eventflow").draw([evaluation], rows)
+    drawing = find_plot(find_report("eventflow")).draw([evaluation], rows)
 
     assert drawing is not None
     [chart] = drawing.charts

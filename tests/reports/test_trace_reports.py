@@ -19,8 +19,9 @@ from inferometer.agent.tracing.recorder import (
     span_id_text,
 )
 from inferometer.evaluators.evaluation import Evaluation, TraceSummary
+from inferometer.evaluators.kinds.registry import find_report
 from inferometer.evaluators.kinds.reports import TraceReport
-from inferometer.evaluators.reports.base import Row, find_report
+from inferometer.evaluators.reports.base import Row
 from inferometer.evaluators.reports.writer import Format, write
 
 GOLDEN = Path(__file__).parent / "golden"

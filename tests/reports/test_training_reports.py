@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from inferometer.client.web.documents import facts_of
-from inferometer.evaluators.drawing.charts import BarChart, PointChart, find_plot
+from inferometer.evaluators.drawing.charts import BarChart, PointChart
 from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.kinds.registry import find_plot, find_report
 from inferometer.evaluators.kinds.reports import OverviewReport
 from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement
 from inferometer.evaluators.kinds.training.report import (
@@ -20,7 +21,6 @@ from inferometer.evaluators.kinds.training.report import (
     cut_percent,
     training_rows,
 )
-from inferometer.evaluators.reports.base import find_report
 from inferometer.evaluators.tasks.metric import Accuracy
 from tests.contract.store_fixtures import make_system
 from tests.training_evaluations import make_training
@@ -147,7 +147,7 @@ def test_the_overview_lists_trainings() -> None:
 def test_the_picture_of_steps_has_times_and_losses() -> None:
     evaluation = make_training(make_system(), ranks=2)
     report = find_report("training_steps")
-    drawing = find_plot("training_steps").draw([evaluation], list(report.rows([evaluation])))
+    drawing = find_plot(find_report("training_steps")).draw([evaluation], list(report.rows([evaluation])))
     assert drawing is not None
     times, losses = drawing.charts
     assert isinstance(times, PointChart)
@@ -159,7 +159,7 @@ def test_the_picture_of_steps_has_times_and_losses() -> None:
 
 def test_the_picture_of_trainings_stacks_the_parts_of_a_step() -> None:
     evaluation = make_training(make_system())
-    drawing = find_plot("training").draw([evaluation], list(TrainingReport().rows([evaluation])))
+    drawing = find_plot(find_report("training")).draw([evaluation], list(TrainingReport().rows([evaluation])))
     assert drawing is not None
     [chart] = drawing.charts
     assert isinstance(chart, BarChart)
@@ -168,7 +168,9 @@ def test_the_picture_of_trainings_stacks_the_parts_of_a_step() -> None:
 
 def test_the_picture_of_scaling_has_a_bar_for_each_number_of_devices() -> None:
     evaluations = scaled(100, 110, 125)
-    drawing = find_plot("weak_scaling").draw(evaluations, list(WeakScalingReport().rows(evaluations)))
+    drawing = find_plot(find_report("weak_scaling")).draw(
+        evaluations, list(WeakScalingReport().rows(evaluations))
+    )
     assert drawing is not None
     [chart] = drawing.charts
     assert isinstance(chart, BarChart)

@@ -13,7 +13,7 @@ from inferometer.agent.operators.operator import NOTHING, ParameterValue, Preset
 from inferometer.client.api import results
 from inferometer.client.api.arguments import DeclaredOperatorArguments
 from inferometer.client.api.invocation import library_invocation
-from inferometer.client.api.results import Items, Result, Rows
+from inferometer.client.api.results import Items, Result
 from inferometer.client.api.runner import Door, Runner
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs.options import COUNT, check_value
@@ -43,17 +43,10 @@ class OperatorRun(Result[OperatorMeasurement]):
         evaluation: The complete evaluation, with the raw times and the system.
     """
 
-    _pictured = OperatorsReport
-
     @property
     def framework(self) -> str:
         """The framework."""
         return self.evaluation.system.manifest.framework.name
-
-    @cached_property
-    def rows(self) -> Rows:
-        """The rows of ``agent info evaluation operators``, as a table."""
-        return Rows(OperatorsReport.columns, OperatorsReport().rows([self.evaluation]))
 
     def _figures(self) -> Sequence[tuple[str, str]]:
         return (*operator_lines(self.evaluation), ("evaluation", self.id))

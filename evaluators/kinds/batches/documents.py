@@ -25,6 +25,7 @@ from inferometer.agent.tasks.predictions import Classifications, Predictions
 from inferometer.agent.tasks.registry import PREDICTIONS
 from inferometer.evaluators.documents import (
     Document,
+    Documents,
     Part,
     Stored,
     checked,
@@ -232,9 +233,7 @@ _TIMES = tuple(field.name for field in fields(BatchTimes))
 class BatchDocuments:
     """Storage of ``BatchMeasurement`` in documents, for its kind; see ``Kind``."""
 
-    def to_documents(
-        self, evaluation: Evaluation[BatchMeasurement], save_id: str
-    ) -> tuple[Document, Mapping[str, Part]]:
+    def to_documents(self, evaluation: Evaluation[BatchMeasurement], save_id: str) -> Documents:
         """Returns the documents of the measurement."""
         measured = evaluation.measurement
         starts = range(0, len(measured.times.sizes), BATCHES_PER_DOCUMENT)
@@ -262,23 +261,18 @@ class BatchDocuments:
         """Returns the measurement, with the predictions if the parts contain them."""
         stored = head["measurement"]
         columns = {name: joined(each[name] for each in parts["performance"]) for name in _TIMES}
-        failures = failures_from_documents(parts["input_failure"])
         if len({len(column) for column in columns.values()}) != 1:
             raise ValueError("the columns of its times differ in length")
         if len(columns["sizes"]) != stored["batch_count"]:
             raise ValueError(
                 f"the times of {len(columns['sizes'])} of its {stored['batch_count']} batches are present"
             )
-        if len(failures) != stored["failure_count"]:
-            raise ValueError(f"{len(failures)} of its {stored['failure_count']} failures are present")
-        if (stored["model_accuracy_id"] is None) != (not parts["model_accuracy"]):
-            raise ValueError("its accuracy is missing")
         return BatchMeasurement(
             options=checked(BatchOptions(**restored(stored["options"]))),
             times=BatchTimes(**columns),
             elapsed_ns=int(head["elapsed_ns"]),
-            accuracy=accuracy_from_documents(parts["model_accuracy"]),
-            failures=failures,
+            accuracy=accuracy_from_documents(parts, stored),
+            failures=failures_from_documents(parts, stored),
             predictions=tuple(predictions_from_documents(parts.get("input_prediction", ()))),
             task_result=task_result_from_documents(parts.get("task_result", ())),
         )
@@ -290,12 +284,15 @@ def accuracy_document(accuracy: Accuracy) -> Document:
     return {"top_1": accuracy.top1_share, "top_5": accuracy.top5_share, **dict(counts)}
 
 
-def accuracy_from_documents(documents: Sequence[Stored]) -> Accuracy | None:
+def accuracy_from_documents(parts: Mapping[str, Sequence[Stored]], stored: Stored) -> Accuracy | None:
     """Returns the accuracy stored in ``model_accuracy``, which has at most one document.
 
     Raises:
-        ValueError: The counts contradict each other.
+        ValueError: The accuracy is missing, or its counts contradict each other.
     """
+    documents = parts["model_accuracy"]
+    if (stored["model_accuracy_id"] is None) != (not documents):
+        raise ValueError("its accuracy is missing")
     if not documents:
         return None
     top1, top5, evaluated = (
@@ -307,13 +304,18 @@ def accuracy_from_documents(documents: Sequence[Stored]) -> Accuracy | None:
     return Accuracy(top1, top5, evaluated)
 
 
-def failures_from_documents(documents: Sequence[Stored]) -> tuple[InputFailure, ...]:
-    """Returns the failures stored in ``input_failure`` documents."""
-    return tuple(
+def failures_from_documents(
+    parts: Mapping[str, Sequence[Stored]], stored: Stored
+) -> tuple[InputFailure, ...]:
+    """Returns the failures stored in ``input_failure`` documents; raises ValueError if some are missing."""
+    found = tuple(
         checked(InputFailure(failure["input_id"], Stage(failure["stage"]), failure["message"]))
-        for each in documents
+        for each in parts["input_failure"]
         for failure in each["failures"]
     )
+    if len(found) != stored["failure_count"]:
+        raise ValueError(f"{len(found)} of its {stored['failure_count']} failures are present")
+    return found
 
 
 def failure_documents(failures: Sequence[InputFailure]) -> list[Document]:

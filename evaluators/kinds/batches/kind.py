@@ -9,18 +9,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.stages import InputFailure
 from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.evaluators.datasets.folder import CATEGORY as URLS
 from inferometer.evaluators.drawing.charts import Drawing
+from inferometer.evaluators.drawing.traces import EventflowPlot, KernelsPlot, LayersPlot, LayerTreePlot
 from inferometer.evaluators.evaluation import Evaluation, measures
 from inferometer.evaluators.jobs.options import options_of, words
 from inferometer.evaluators.jobs.request import BatchSystemOptions
 from inferometer.evaluators.kinds.batches.documents import BatchDocuments
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, InputPrediction, LatencySummary
-from inferometer.evaluators.kinds.batches.plot import AccuracyPlot, DurationPlot, compared_times
+from inferometer.evaluators.kinds.batches.plot import (
+    AccuracyPlot,
+    ClassesPlot,
+    DurationPlot,
+    LatencyPlot,
+    compared_times,
+)
 from inferometer.evaluators.kinds.batches.report import (
     AccuracyReport,
+    ClassesReport,
     DurationReport,
     LatencyReport,
     accuracy_rows,
@@ -40,7 +47,14 @@ from inferometer.evaluators.kinds.kind import (
     timed_by,
     top_figures,
 )
-from inferometer.evaluators.kinds.reports import TRACED_COLUMNS, LayersReport, heaviest
+from inferometer.evaluators.kinds.reports import (
+    TRACED_COLUMNS,
+    EventflowReport,
+    KernelsReport,
+    LayersReport,
+    LayerTreeReport,
+    heaviest,
+)
 from inferometer.evaluators.reports.base import Row
 from inferometer.evaluators.statistics import batches_for_interval, values_for_percentile
 from inferometer.evaluators.tasks.metric import Accuracy, TaskResult
@@ -61,13 +75,19 @@ class BatchesKind(BatchDocuments, Kind[BatchMeasurement]):
     counted = "inputs"
     collections = ("performance", "model_accuracy", "input_failure", "input_prediction", "task_result")
     on_demand = ("input_prediction",)
-    reports = ("latency", "accuracy")
+    reports = {LatencyReport: LatencyPlot, AccuracyReport: AccuracyPlot}
+    further_reports = {
+        ClassesReport: ClassesPlot,
+        DurationReport: DurationPlot,
+        LayersReport: LayersPlot,
+        LayerTreeReport: LayerTreePlot,
+        KernelsReport: KernelsPlot,
+        EventflowReport: EventflowPlot,
+    }
+    comparable = True
     headlines = ("latency_ms_p50", "latency_ms_p90", "latency_ms_p99", "throughput_inputs_per_s")
 
     has_predictions = True
-
-    def failures(self, measurement: BatchMeasurement) -> Sequence[InputFailure]:
-        return measurement.failures
 
     def measured(self, measurement: BatchMeasurement) -> str:
         return f"{measurement.predicted_inputs} inputs in {len(measurement.times.sizes)} batches"
@@ -179,9 +199,6 @@ class BatchesKind(BatchDocuments, Kind[BatchMeasurement]):
         urls = evaluation.dataset.category == URLS
         command = ("predict", "urls" if urls else "dataset")
         return Again((*command, *system_words(evaluation), *_words(evaluation, urls=urls)))
-
-    def unfit(self, measurement: BatchMeasurement) -> str:
-        return ""
 
     def conditions(self, evaluation: Evaluation[BatchMeasurement]) -> Mapping[str, str]:
         measurement, system = evaluation.measurement, evaluation.system

@@ -44,6 +44,7 @@ class LatencyReport(Report[BatchMeasurement]):
     """
 
     name = "latency"
+    aliases = ("throughput",)
     summary = "latency of a batch in ms, and throughput"
     undisturbed = True
     takes = (BatchMeasurement,)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.inference.stages import InputFailure
-from inferometer.evaluators.documents import Document, Part, Stored, checked, joined, restored, storable
+from inferometer.evaluators.documents import Documents, Part, Stored, checked, joined, restored, storable
 from inferometer.evaluators.drawing.charts import (
     Chosen,
     Drawing,
@@ -27,15 +27,7 @@ from inferometer.evaluators.drawing.charts import (
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.batches.documents import failure_documents, failures_from_documents
 from inferometer.evaluators.kinds.batches.plot import MOST_POINTS, thinned
-from inferometer.evaluators.kinds.kind import (
-    Kind,
-    Rows,
-    SpanSource,
-    drawn,
-    failure_values,
-    own_values,
-    top_figures,
-)
+from inferometer.evaluators.kinds.kind import Kind, Rows, failure_values, own_values, top_figures
 from inferometer.evaluators.kinds.summary import figures_text, interval_rows
 from inferometer.evaluators.loading.options import DataOptions
 from inferometer.evaluators.reports.base import (
@@ -367,12 +359,11 @@ class IngestionKind(Kind[IngestionMeasurement]):
     phrase = "a run of a loader"
     counted = "samples"
     collections = ("loaded_batch", "input_failure")
-    reports = ("ingestion",)
+    reports = {IngestionReport: IngestionPlot}
+    comparable = True
     headlines = ("samples_per_s", "bytes_per_s", "wait_ms_p50", "cached_before")
 
-    def to_documents(
-        self, evaluation: Evaluation[IngestionMeasurement], save_id: str
-    ) -> tuple[Document, Mapping[str, Part]]:
+    def to_documents(self, evaluation: Evaluation[IngestionMeasurement], save_id: str) -> Documents:
         measured = evaluation.measurement
         count = len(measured.times.whole_ns)
         pieces = [slice(at, at + BATCHES_PER_DOCUMENT) for at in range(0, count, BATCHES_PER_DOCUMENT)]
@@ -394,19 +385,13 @@ class IngestionKind(Kind[IngestionMeasurement]):
         columns = {name: joined(each[name] for each in parts["loaded_batch"]) for name in _TIMES}
         if {len(column) for column in columns.values()} != {int(stored["batch_count"])}:
             raise ValueError(f"the times of its {stored['batch_count']} batches are not all present")
-        failures = failures_from_documents(parts["input_failure"])
-        if len(failures) != stored["failure_count"]:
-            raise ValueError(f"{len(failures)} of its {stored['failure_count']} failures are present")
         return IngestionMeasurement(
             **{name: int(stored[name]) for name in _NUMBERS},
             data=checked(DataOptions.of(restored(stored["data"]))),
             times=LoadTimes(**columns),
             elapsed_ns=int(head["elapsed_ns"]),
-            failures=failures,
+            failures=failures_from_documents(parts, stored),
         )
-
-    def failures(self, measurement: IngestionMeasurement) -> Sequence[InputFailure]:
-        return measurement.failures
 
     def measured(self, measurement: IngestionMeasurement) -> str:
         return f"{len(measurement.times.samples)} batches"
@@ -418,12 +403,7 @@ class IngestionKind(Kind[IngestionMeasurement]):
     def summary(self, evaluation: Evaluation[IngestionMeasurement]) -> Rows:
         return ingestion_rows(evaluation)
 
-    def document(
-        self,
-        evaluation: Evaluation[IngestionMeasurement],
-        timed: Evaluation[IngestionMeasurement],
-        spans: SpanSource,
-    ) -> dict[str, Any]:
+    def document(self, evaluation: Evaluation[IngestionMeasurement], *_: object) -> dict[str, Any]:
         [row], measured = IngestionReport().rows([evaluation]), evaluation.measurement
         figures = {
             "num_warmup_batches": measured.num_warmup_batches,
@@ -433,15 +413,7 @@ class IngestionKind(Kind[IngestionMeasurement]):
         }
         return {"ingestion": figures}
 
-    def drawings(self, evaluation: Evaluation[IngestionMeasurement], most_points: int) -> Iterator[Drawing]:
-        yield from drawn(IngestionPlot(), IngestionReport(), evaluation)
-
-    def unfit(self, measurement: IngestionMeasurement) -> str:
-        return ""
-
-    def facts(
-        self, evaluation: Evaluation[IngestionMeasurement], timed: Evaluation[IngestionMeasurement]
-    ) -> Iterator[tuple[str, Any]]:
+    def facts(self, evaluation: Evaluation[IngestionMeasurement], *_: object) -> Iterator[tuple[str, Any]]:
         yield from evaluation.measurement.data.conditions.items()
 
     def conditions(self, evaluation: Evaluation[IngestionMeasurement]) -> Mapping[str, str]:

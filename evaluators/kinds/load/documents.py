@@ -11,6 +11,7 @@ import numpy as np
 
 from inferometer.evaluators.documents import (
     Document,
+    Documents,
     Part,
     Stored,
     checked,
@@ -54,7 +55,7 @@ class RunsKind(Kind[M]):
         """Returns the reason why a failed evaluation has no figures."""
         return "no query was answered"
 
-    def to_documents(self, evaluation: Evaluation[M], save_id: str) -> tuple[Document, Mapping[str, Part]]:
+    def to_documents(self, evaluation: Evaluation[M], save_id: str) -> Documents:
         """Returns the measurement's fields, with its queries in ``load_query``."""
         values = {name: getattr(evaluation.measurement, name) for name in self._names()}
         given = [values[name] for name in values if name in _RUNS]
@@ -85,9 +86,6 @@ class RunsKind(Kind[M]):
                 raise ValueError("its blocks have no duration")
         measurement: M = found
         return measurement
-
-    def _names(self) -> list[str]:
-        return [each.name for each in fields(self._plain_measurement()) if each.name != "elapsed_ns"]
 
 
 def _written(value: object) -> Any:

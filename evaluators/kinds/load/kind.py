@@ -20,7 +20,6 @@ from inferometer.evaluators.kinds.kind import (
     Again,
     Kind,
     Rows,
-    SpanSource,
     dataset_words,
     drawn,
     own_values,
@@ -40,7 +39,7 @@ from inferometer.evaluators.kinds.load.measurement import (
     invalid_reason,
 )
 from inferometer.evaluators.kinds.load.mix_request import MixRequest, MixSearchRequest
-from inferometer.evaluators.kinds.load.plot import MaxQpsPlot, WorkloadPlot
+from inferometer.evaluators.kinds.load.plot import MaxQpsPlot, MixPlot, PartsPlot, WorkloadPlot
 from inferometer.evaluators.kinds.load.report import (
     MaxQpsReport,
     MixReport,
@@ -57,7 +56,7 @@ from inferometer.evaluators.kinds.load.summary import (
     run_rows,
     search_rows,
 )
-from inferometer.evaluators.reports.base import Report, Row
+from inferometer.evaluators.reports.base import Row
 from inferometer.evaluators.verdict import FIGURES, MAX_QPS, THROUGHPUT, RunTimes
 
 if TYPE_CHECKING:
@@ -135,14 +134,12 @@ class LoadKind(RunsKind[LoadMeasurement]):
     name = "load"
     title = "workload"
     phrase = "a workload"
-    reports = ("workload", "parts")
+    reports = {WorkloadReport: WorkloadPlot}
+    further_reports = {PartsReport: PartsPlot}
     headlines = ("latency_ms_p50", "latency_ms_p99", "achieved_qps", "goodput_qps", "late_share")
 
     measurement = LoadMeasurement
     keeps_interrupted = False
-
-    def invalid(self, measurement: LoadMeasurement) -> str:
-        return measurement.invalid
 
     def overview(self, measurement: LoadMeasurement) -> Row:
         load = LoadSummary.of_load(measurement)
@@ -162,9 +159,7 @@ class LoadKind(RunsKind[LoadMeasurement]):
             yield "", f"schedule {run.checksum}"
         yield "", ", ".join(options_text(options, bound=True))
 
-    def document(
-        self, evaluation: Evaluation[LoadMeasurement], timed: Evaluation[LoadMeasurement], spans: SpanSource
-    ) -> dict[str, Any]:
+    def document(self, evaluation: Evaluation[LoadMeasurement], *_: object) -> dict[str, Any]:
         load, run = evaluation.measurement, evaluation.measurement.run
         [row] = WorkloadReport().rows([evaluation])
         summary = LoadSummary.of_load(load)
@@ -184,9 +179,7 @@ class LoadKind(RunsKind[LoadMeasurement]):
             figures["parts"] = [own_values(PartsReport(), each) for each in rows]
         return {"load": figures}
 
-    def facts(
-        self, evaluation: Evaluation[LoadMeasurement], timed: Evaluation[LoadMeasurement]
-    ) -> Iterator[tuple[str, Any]]:
+    def facts(self, evaluation: Evaluation[LoadMeasurement], *_: object) -> Iterator[tuple[str, Any]]:
         yield "schedule", evaluation.measurement.run.checksum or None
 
     def drawings(self, evaluation: Evaluation[LoadMeasurement], most_points: int) -> Iterator[Drawing]:
@@ -281,12 +274,10 @@ class RateSearchKind(RunsKind[S]):
     name = "rate_search"
     title = "max QPS"
     phrase = "a search for the highest rate"
-    reports = ("max_qps",)
+    reports = {MaxQpsReport: MaxQpsPlot}
     headlines: ClassVar[tuple[str, ...]] = ("max_qps",)
     tabled = (ProbesReport,)
 
-    report: ClassVar[Report[Any]] = MaxQpsReport()
-    """The report of its figures; the probes have their own."""
     measurement: ClassVar[type[Any] | None] = RateSearchMeasurement
     keeps_interrupted = False
 
@@ -310,17 +301,15 @@ class RateSearchKind(RunsKind[S]):
         yield "", f"{probes}; each schedule: agent info evaluation max-qps --probes --id={evaluation.id}"
         yield "", ", ".join(options_text(options))
 
-    def document(self, evaluation: Evaluation[S], timed: Evaluation[S], spans: SpanSource) -> dict[str, Any]:
-        [found] = self.report.rows([evaluation])
+    def document(self, evaluation: Evaluation[S], *_: object) -> dict[str, Any]:
+        report = next(iter(self.reports))()
+        [found] = report.rows([evaluation])
         figures = {
-            "options": option_values(self.reports[0], evaluation.measurement.options),
-            "search": own_values(self.report, found),
+            "options": option_values(report.name, evaluation.measurement.options),
+            "search": own_values(report, found),
             "probes": [own_values(ProbesReport(), row) for row in ProbesReport().rows([evaluation])],
         }
         return {"load": figures}
-
-    def drawings(self, evaluation: Evaluation[S], most_points: int) -> Iterator[Drawing]:
-        yield from drawn(MaxQpsPlot(), self.report, evaluation)
 
     def again(self, evaluation: Evaluation[S]) -> Again:
         options = evaluation.measurement.options
@@ -369,7 +358,7 @@ class MixKind(RunsKind[MixMeasurement]):
     name = "mix"
     title = "mix"
     phrase = "a mix of models"
-    reports = ("mix",)
+    reports = {MixReport: MixPlot}
     headlines = ("ratio_p50", "ratio_judged", "together_ms_p50", "together_ms_judged", "kept_bound_together")
     measurement = MixMeasurement
     request = MixRequest
@@ -378,9 +367,6 @@ class MixKind(RunsKind[MixMeasurement]):
         from inferometer.evaluators.kinds.load.mix import mix_job  # opens models, which reports do not
 
         return mix_job(request)
-
-    def invalid(self, measurement: MixMeasurement) -> str:
-        return measurement.invalid
 
     def measured(self, measurement: MixMeasurement) -> str:
         return f"{len(measurement.alone)} pairs of blocks"
@@ -397,9 +383,7 @@ class MixKind(RunsKind[MixMeasurement]):
         yield "blocks", f"{len(mix.alone)} pairs of {mix.options.max_duration_s:g} s, seed {mix.options.seed}"
         yield "", ", ".join(options_text(mix.options, bound=True))
 
-    def document(
-        self, evaluation: Evaluation[MixMeasurement], timed: Evaluation[MixMeasurement], spans: SpanSource
-    ) -> dict[str, Any]:
+    def document(self, evaluation: Evaluation[MixMeasurement], *_: object) -> dict[str, Any]:
         mix, [row] = evaluation.measurement, MixReport().rows([evaluation])
         figures = {
             "options": option_values("mix", mix.options),
@@ -423,9 +407,8 @@ class MixSearchKind(RateSearchKind[MixSearchMeasurement]):
     name = "mix_search"
     title = "max QPS of a mix"
     phrase = "a search for the largest factor of a mix"
-    reports = ("mix_search",)
+    reports = {MixSearchReport: MaxQpsPlot}
     headlines = ("factor", "factor_low", "factor_high", "own_factor", "max_qps")
-    report = MixSearchReport()
     measurement = MixSearchMeasurement
     request = MixSearchRequest
     keeps_interrupted = True
@@ -441,18 +424,11 @@ class MixSearchKind(RateSearchKind[MixSearchMeasurement]):
     def summary(self, evaluation: Evaluation[MixSearchMeasurement]) -> Rows:
         return mix_search_rows(evaluation.measurement)
 
-    def document(
-        self,
-        evaluation: Evaluation[MixSearchMeasurement],
-        timed: Evaluation[MixSearchMeasurement],
-        spans: SpanSource,
-    ) -> dict[str, Any]:
-        found = super().document(evaluation, timed, spans)["load"]
+    def document(self, evaluation: Evaluation[MixSearchMeasurement], *_: object) -> dict[str, Any]:
+        found = super().document(evaluation)["load"]
         return {"load": found | {"file": evaluation.measurement.file}}
 
-    def facts(
-        self, evaluation: Evaluation[MixSearchMeasurement], timed: Evaluation[MixSearchMeasurement]
-    ) -> Iterator[tuple[str, Any]]:
+    def facts(self, evaluation: Evaluation[MixSearchMeasurement], *_: object) -> Iterator[tuple[str, Any]]:
         yield "limited by", evaluation.measurement.limited_by or None
 
     def again(self, evaluation: Evaluation[MixSearchMeasurement]) -> Again:

@@ -222,6 +222,7 @@ class MaxQpsReport(Report[RateSearchMeasurement]):
     """
 
     name = "max_qps"
+    aliases = ("max-qps",)
     summary = "the highest rate that keeps a latency bound, with its 95 % interval"
     takes = (RateSearchMeasurement,)
     columns = (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from inferometer.evaluators.drawing import charts
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.kind import Kind, Rows, allocator_words, drawn, own_values
+from inferometer.evaluators.kinds.kind import Kind, Rows, allocator_words
 from inferometer.evaluators.kinds.memory.measurement import MIB, MemoryMeasurement, MemoryRequest, data_bytes
 from inferometer.evaluators.reports.base import NAME_COLUMNS, STATUS_COLUMN, Column, Report, Row, describe
 
@@ -113,8 +113,9 @@ class MemoryKind(Kind[MemoryMeasurement]):
     name = "memory"
     title = "memory"
     phrase = "a measurement of memory"
-    reports = ("memory",)
+    reports = {MemoryReport: MemoryPlot}
     headlines = ("peak_mib", "data_mib", "estimated_batch", "largest_batch", "error_percent")
+    case_columns = ("sequence_length", "outcome")
     of_a_model = False
     request = MemoryRequest
     measurement = MemoryMeasurement
@@ -146,10 +147,3 @@ class MemoryKind(Kind[MemoryMeasurement]):
 
     def facts(self, evaluation: MemoryEvaluation, timed: MemoryEvaluation) -> Iterator[tuple[str, Any]]:
         yield from self.summary(evaluation)
-
-    def document(self, evaluation: MemoryEvaluation, *_: object) -> dict[str, Any]:
-        report = MemoryReport()
-        return {"memory": [own_values(report, row) for row in report.rows([evaluation])]}
-
-    def drawings(self, evaluation: MemoryEvaluation, most_points: int) -> Iterator[charts.Drawing]:
-        yield from drawn(MemoryPlot(), MemoryReport(), evaluation)

@@ -17,6 +17,7 @@ from inferometer.agent.hardware.environment import DeviceKind
 from inferometer.agent.operators.operator import ParameterValue, Preset, Shape, operators, parameter_text
 from inferometer.evaluators.documents import (
     Document,
+    Documents,
     Part,
     Stored,
     checked,
@@ -42,15 +43,7 @@ from inferometer.evaluators.drawing.charts import (
 )
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs.options import further, words
-from inferometer.evaluators.kinds.kind import (
-    Again,
-    Kind,
-    Rows,
-    SpanSource,
-    allocator_words,
-    drawn,
-    own_values,
-)
+from inferometer.evaluators.kinds.kind import Again, Kind, Rows, allocator_words, drawn
 from inferometer.evaluators.kinds.operators.measurement import (
     Correctness,
     MachinePeak,
@@ -345,15 +338,15 @@ class OperatorsKind(Kind[OperatorMeasurement]):
     title = "operators"
     phrase = "a benchmark of operators"
     collections = ("operator_row",)
-    reports = ("operators",)
+    reports = {OperatorsReport: OperatorsPlot}
+    comparable = True
     headlines = ("p50_us", "gflops_per_s", "gbytes_per_s", "max_difference")
+    case_columns = ("operator", "form", "mode", "inputs", "parameters", "dtype", "api", "cache")
     of_a_model = False
     mixes_frameworks = True
     comparer = "inferometer.evaluators.comparing.operators:compare_operators_of"
 
-    def to_documents(
-        self, evaluation: Evaluation[OperatorMeasurement], save_id: str
-    ) -> tuple[Document, Mapping[str, Part]]:
+    def to_documents(self, evaluation: Evaluation[OperatorMeasurement], save_id: str) -> Documents:
         measured = evaluation.measurement
         document = {
             "options": fields_of(measured.options),
@@ -378,18 +371,10 @@ class OperatorsKind(Kind[OperatorMeasurement]):
     def summary(self, evaluation: Evaluation[OperatorMeasurement]) -> Rows:
         return operator_lines(evaluation)
 
-    def document(
-        self,
-        evaluation: Evaluation[OperatorMeasurement],
-        timed: Evaluation[OperatorMeasurement],
-        spans: SpanSource,
-    ) -> dict[str, Any]:
-        measured, report = evaluation.measurement, OperatorsReport()
-        return {
-            "options": asdict(measured.options),
-            "peak": None if measured.peak is None else asdict(measured.peak),
-            "operators": [own_values(report, row) for row in report.rows([evaluation])],
-        }
+    def document(self, evaluation: Evaluation[OperatorMeasurement], *more: Any) -> dict[str, Any]:
+        measured = evaluation.measurement
+        peak = None if measured.peak is None else asdict(measured.peak)
+        return {"options": asdict(measured.options), "peak": peak, **super().document(evaluation, *more)}
 
     def drawings(self, evaluation: Evaluation[OperatorMeasurement], most_points: int) -> Iterator[Drawing]:
         # a legend with a name for each framework alone
@@ -401,9 +386,6 @@ class OperatorsKind(Kind[OperatorMeasurement]):
         unnamed = _OWN in {row.preset for row in rows} and not _own_case(rows)
         notes = (own,) if unnamed else ()
         return Again(("op", "run", *_words_again(evaluation)), notes)
-
-    def unfit(self, measurement: OperatorMeasurement) -> str:
-        return ""
 
     def conditions(self, evaluation: Evaluation[OperatorMeasurement]) -> Mapping[str, str]:
         options = evaluation.measurement.options

@@ -228,6 +228,7 @@ class OperatorsReport(Report[OperatorMeasurement]):
     """
 
     name = "operators"
+    aliases = ("op",)
     summary = (
         "single operators: times in us, FLOP/s and bytes/s, memory, and the difference from the reference"
     )

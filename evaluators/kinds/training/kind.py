@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.hardware.environment import DeviceKind, Precision, Weights
-from inferometer.agent.inference.stages import InputFailure
 from inferometer.evaluators.documents import (
     Document,
+    Documents,
     Part,
     Stored,
     checked,
@@ -52,7 +52,6 @@ from inferometer.evaluators.kinds.kind import (
     Again,
     Kind,
     Rows,
-    SpanSource,
     allocator_words,
     drawn,
     failure_values,
@@ -61,7 +60,13 @@ from inferometer.evaluators.kinds.kind import (
     words_of,
 )
 from inferometer.evaluators.kinds.training.measurement import StepTimes, TrainingMeasurement, TrainingSummary
-from inferometer.evaluators.kinds.training.report import TrainingReport, TrainingStepsReport, training_rows
+from inferometer.evaluators.kinds.training.report import (
+    StrongScalingReport,
+    TrainingReport,
+    TrainingStepsReport,
+    WeakScalingReport,
+    training_rows,
+)
 from inferometer.evaluators.kinds.training.request import SYNTHETIC, TrainingData, TrainingOptions
 from inferometer.evaluators.loading.options import DataOptions
 from inferometer.evaluators.reports.base import Row
@@ -226,12 +231,16 @@ class TrainingKind(Kind[TrainingMeasurement]):
     phrase = "a training"
     counted = "samples"
     collections = ("training_step", "training_part", "training_loss", "model_accuracy", "input_failure")
-    reports = ("training",)
+    reports = {TrainingReport: TrainingPlot}
+    further_reports = {
+        TrainingStepsReport: TrainingStepsPlot,
+        WeakScalingReport: ScalingPlot,
+        StrongScalingReport: ScalingPlot,
+    }
+    comparable = True
     headlines = ("step_ms_mean", "step_ms_p50", "throughput_samples_per_s", "bound", "last_loss")
 
-    def to_documents(
-        self, evaluation: Evaluation[TrainingMeasurement], save_id: str
-    ) -> tuple[Document, Mapping[str, Part]]:
+    def to_documents(self, evaluation: Evaluation[TrainingMeasurement], save_id: str) -> Documents:
         measured = evaluation.measurement
         times, ranks = measured.times, len(measured.losses)
         accuracy = [accuracy_document(measured.accuracy)] if measured.accuracy else []
@@ -269,25 +278,17 @@ class TrainingKind(Kind[TrainingMeasurement]):
             raise ValueError(f"{losses.shape[1]} of its {stored['loss_count']} losses are present")
         if not 0 <= options.num_warmup_batches <= losses.shape[1] - stored["step_count"]:
             raise ValueError(f"{losses.shape[1]} losses are too few for its steps")
-        failures = failures_from_documents(parts["input_failure"])
-        if len(failures) != stored["failure_count"]:
-            raise ValueError(f"{len(failures)} of its {stored['failure_count']} failures are present")
-        if (stored["model_accuracy_id"] is None) != (not parts["model_accuracy"]):
-            raise ValueError("its accuracy is missing")
         return TrainingMeasurement(
             options=options,
             data=checked(DataOptions.of(restored(stored["data"]))),
             times=StepTimes(**steps, parts_at=timed["step"][0], **{name: timed[name] for name in _PARTS}),
             losses=losses,
             elapsed_ns=int(head["elapsed_ns"]),
-            failures=failures,
-            accuracy=accuracy_from_documents(parts["model_accuracy"]),
+            failures=failures_from_documents(parts, stored),
+            accuracy=accuracy_from_documents(parts, stored),
             validation=str(restored(stored["validation"])),
             epochs=int(stored["epochs"]),
         )
-
-    def failures(self, measurement: TrainingMeasurement) -> Sequence[InputFailure]:
-        return measurement.failures
 
     def measured(self, measurement: TrainingMeasurement) -> str:
         return f"{measurement.times.samples.shape[1]} steps"
@@ -300,12 +301,7 @@ class TrainingKind(Kind[TrainingMeasurement]):
     def summary(self, evaluation: Evaluation[TrainingMeasurement]) -> Rows:
         return training_rows(evaluation)
 
-    def document(
-        self,
-        evaluation: Evaluation[TrainingMeasurement],
-        timed: Evaluation[TrainingMeasurement],
-        spans: SpanSource,
-    ) -> dict[str, Any]:
+    def document(self, evaluation: Evaluation[TrainingMeasurement], *_: object) -> dict[str, Any]:
         [row], measured = TrainingReport().rows([evaluation]), evaluation.measurement
         figures = {
             "options": asdict(measured.options),
@@ -325,12 +321,7 @@ class TrainingKind(Kind[TrainingMeasurement]):
         again = ("bench", "training", *_words(evaluation, evaluation.measurement))
         return Again(again, (launched,) if several else ())
 
-    def unfit(self, measurement: TrainingMeasurement) -> str:
-        return ""
-
-    def facts(
-        self, evaluation: Evaluation[TrainingMeasurement], timed: Evaluation[TrainingMeasurement]
-    ) -> Iterator[tuple[str, Any]]:
+    def facts(self, evaluation: Evaluation[TrainingMeasurement], *_: object) -> Iterator[tuple[str, Any]]:
         yield from evaluation.measurement.data.conditions.items()
 
     def conditions(self, evaluation: Evaluation[TrainingMeasurement]) -> Mapping[str, str]:

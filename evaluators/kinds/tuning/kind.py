@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any, ClassVar
 
 from inferometer.agent.serving.served_models import release_free_memory
-from inferometer.evaluators.documents import checked, restored, storable
+from inferometer.evaluators.documents import Stored, checked, restored, storable
 from inferometer.evaluators.drawing.charts import Chosen, Drawing, Plot, PointChart, Rule, Series, label_of
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.jobs.job import JobCallbacks, JobResources, default_batch_size
@@ -18,15 +18,7 @@ from inferometer.evaluators.jobs.options import spoken, words
 from inferometer.evaluators.jobs.request import read_precision
 from inferometer.evaluators.kinds.batches.job import evaluate
 from inferometer.evaluators.kinds.batches.request import BatchOptions, EvaluationRequest
-from inferometer.evaluators.kinds.kind import (
-    Again,
-    Rows,
-    SpanSource,
-    drawn,
-    own_values,
-    system_words,
-    words_of,
-)
+from inferometer.evaluators.kinds.kind import Again, Rows, own_values, system_words, words_of
 from inferometer.evaluators.kinds.load.job import LoadJob, load_job
 from inferometer.evaluators.kinds.load.kind import RateSearchKind, load_description, options_text
 from inferometer.evaluators.kinds.load.measurement import invalid_reason, lag_reason, rate_text
@@ -385,13 +377,20 @@ class TuningKind(RateSearchKind):
     name = "tuning"
     title = "tuning"
     phrase = "a tuning"
-    reports = ("tuning",)
+    reports = {TuningReport: TuningPlot}
     headlines = ("rate_qps",)
+    case_columns = ("instances", "threads", "max_batch_size", "max_queue_delay_ms", "precision")
     tabled = ()  # type: ignore[assignment] # a kind may have none
     keeps_interrupted = True
     request = TuningRequest
     measurement = TuningMeasurement
     readers: ClassVar = {"trials": _trials}
+
+    def from_documents(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> Any:
+        found: Any = super().from_documents(head, parts)
+        if {number for each in found.trials for number in each.probes} - set(range(len(found.probes))):
+            raise ValueError("the probes of its configurations are not all present")
+        return found
 
     def job(self, request: TuningRequest) -> Any:
         return load_job(request.load, TuningJob(request))
@@ -450,15 +449,10 @@ class TuningKind(RateSearchKind):
         yield "load", f"{_question(evaluation.measurement)}, {options.arrival}, seed {options.seed}"
         yield "", ", ".join(options_text(options))
 
-    def document(
-        self, evaluation: Evaluation[Any], timed: Evaluation[Any], spans: SpanSource
-    ) -> dict[str, Any]:
+    def document(self, evaluation: Evaluation[Any], *_: object) -> dict[str, Any]:
         rows = TuningReport().rows([evaluation])
         found = {"asked": dict(evaluation.measurement.asked), "another": evaluation.measurement.another}
         return {"tuning": found | {"trials": [own_values(TuningReport(), row) for row in rows]}}
-
-    def drawings(self, evaluation: Evaluation[Any], most_points: int) -> Iterator[Drawing]:
-        yield from drawn(TuningPlot(), TuningReport(), evaluation)
 
     def again(self, evaluation: Evaluation[Any]) -> Again:
         asked, seed = evaluation.measurement.asked, evaluation.measurement.options.seed

@@ -8,7 +8,7 @@ from enum import Enum
 
 from inferometer.evaluators.drawing.charts import Drawing, Label, PointChart, Rule, plural
 from inferometer.evaluators.plans.cells import CELL, Cell, Run
-from inferometer.evaluators.plans.reporting.cases import CASE, Case, Figure, figure_columns, ratio, scaled
+from inferometer.evaluators.plans.reporting.cases import Case, Figure, figure_columns, ratio, scaled
 from inferometer.evaluators.plans.reporting.scaling import (
     Quantity,
     by_count,
@@ -235,7 +235,7 @@ def gpu_advice(
     _check_sides(on_cpu, one, len(on_gpu), failed)
     over = over if over is not None else _cores_dimension(on_cpu)
     check_dimensions(on_cpu, (over,))
-    every = dict.fromkeys(name for case in measured for name in (*case.cell.options, *CASE))
+    every = dict.fromkeys(name for case in measured for name in (*case.cell.options, *case.apart))
     names = [n for n in every if n not in _DEVICE and n != over and not n.startswith(CELL)]
     groups = list(_paired(on_cpu, one, names, over, figure))
     if not groups:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.registry import every_kind, find_kind
+from inferometer.evaluators.kinds.registry import every_kind, kind_of
 from inferometer.evaluators.plans.cells import Cell, Run, shown
 from inferometer.evaluators.plans.running.folder import Ended, Result, RunHistory
-from inferometer.evaluators.reports.base import EVALUATION_COLUMNS, Column, Report, Row, Value, find_report
+from inferometer.evaluators.reports.base import EVALUATION_COLUMNS, Column, Row, Value
 from inferometer.evaluators.statistics import mean_reach
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 
@@ -33,11 +33,8 @@ _MAIN = (
     "p50_us",
 )
 """The figures of which a table shows the first that exists, unless others are requested."""
-CASE = (
-    *("model_name", "model_version", "framework_name", "batch_size", "using_gpu", "weights", "precision"),
-    *("operator", "form", "mode", "inputs", "parameters", "dtype", "api", "cache"),
-)
-"""The columns that tell the rows of one run apart, if a report has them."""
+_CASE = ("model_name", "model_version", "framework_name", "batch_size", "using_gpu", "weights", "precision")
+"""The columns that tell the rows of one run apart, besides those of its kind of measurement."""
 _UNTOLD = {"id", "created_at", "conditions", "verdict", "status"}
 ENDS = ("_low", "_high")
 """The suffixes that are added to the key of a figure for the columns of its interval."""
@@ -110,12 +107,14 @@ class Case:
         dimensions: The values that describe the case; ``several`` if repetitions differ.
         figures: The figures by the key of their column.
         doubts: Why the figures may be unreliable, such as ``2 of 3 disturbed``; empty if there is no doubt.
+        apart: The names of the dimensions that tell the rows of one run apart.
     """
 
     cell: Cell
     dimensions: Dimensions
     figures: Mapping[str, Figure]
     doubts: str = ""
+    apart: tuple[str, ...] = _CASE
 
 
 def main_figures() -> tuple[str, ...]:
@@ -127,9 +126,8 @@ def main_figures() -> tuple[str, ...]:
 def figure_columns() -> Mapping[str, Column]:
     """Returns the columns of all figures by their keys."""
     found = {column.key: column for column in _RUN_COLUMNS}
-    for name in (name for kind in every_kind() for name in kind.reports):
-        for column in find_report(name).columns:
-            found.setdefault(column.key, column)
+    for column in (column for kind in every_kind() for report in kind.reports for column in report.columns):
+        found.setdefault(column.key, column)
     return found
 
 
@@ -137,7 +135,7 @@ def _cases_of(observations: Iterable[Case]) -> tuple[Case, ...]:
     """Groups the rows of a cell's single runs into cases, in the order of the first row of each."""
     groups: dict[tuple[Value, ...], list[Case]] = {}
     for each in observations:
-        key = tuple(each.dimensions.get(name) for name in CASE)
+        key = tuple(each.dimensions.get(name) for name in each.apart)
         groups.setdefault(key, []).append(each)
     return tuple(_case(group) for group in groups.values())
 
@@ -156,32 +154,29 @@ def _observations_of(cell: Cell, result: Result, evaluations: Iterable[Evaluatio
             continue
         conditions = evaluation.conditions
         unstable = conditions.stability.value if conditions is not None and conditions.warning else ""
+        apart = (*_CASE, *kind_of(evaluation).case_columns)
         for row in _rows(evaluation):
             # what a report does not know is as asked for
-            said = {n: value for n, value in _dimensions(row) if value is not None or n not in parameters}
+            said = {
+                n: value for n, value in _dimensions(row, apart) if value is not None or n not in parameters
+            }
             doubt = "INVALID" if row.get("invalid") else unstable
-            yield Case(cell, {**parameters, **said}, {**beside, **dict(_figures(row))}, doubt)
+            yield Case(cell, {**parameters, **said}, {**beside, **dict(_figures(row))}, doubt, apart)
 
 
 def _rows(evaluation: Evaluation[Any]) -> Iterator[Row]:
     """Yields the rows of an evaluation's reports; if each report has one row, they are merged into one."""
-    rows = [list(report.rows([evaluation])) for report in _reports(evaluation.measurement.kind)]
+    rows = [list(report().rows([evaluation])) for report in kind_of(evaluation).reports]
     if all(len(each) == 1 for each in rows):
         yield {key: value for [row] in rows for key, value in row.items()}
     else:
         yield from (row for each in rows for row in each)
 
 
-@cache
-def _reports(kind: str) -> tuple[Report[Any], ...]:
-    """Returns the reports on a kind; cached, because finding them takes longer than reading an evaluation."""
-    return tuple(find_report(name) for name in find_kind(kind).reports)
-
-
-def _dimensions(row: Row) -> Iterator[tuple[str, Value]]:
+def _dimensions(row: Row, apart: Sequence[str]) -> Iterator[tuple[str, Value]]:
     """Yields the values of a row that are not measured figures: texts, truth values and whole numbers."""
     for key, value in row.items():
-        if key not in _UNTOLD and (key in _DESCRIBING or not isinstance(value, float)):
+        if key not in _UNTOLD and (key in _DESCRIBING or key in apart or not isinstance(value, float)):
             yield key, value
 
 
@@ -222,7 +217,7 @@ def _case(group: Sequence[Case]) -> Case:
         f"{doubts.count(doubt)} of {len(group)} {doubt}" if len(group) > 1 else doubt
         for doubt in dict.fromkeys(doubts)
     ]
-    return Case(first.cell, dimensions, figures, ", ".join(told))
+    return Case(first.cell, dimensions, figures, ", ".join(told), first.apart)
 
 
 def number_of(value: Value) -> float | None:

@@ -22,7 +22,6 @@ from inferometer.evaluators.drawing.charts import (
 )
 from inferometer.evaluators.plans.cells import Run, shown
 from inferometer.evaluators.plans.reporting.cases import (
-    CASE,
     ENDS,
     Case,
     Figure,
@@ -263,7 +262,7 @@ def telling(cases: Sequence[Case], taken: Sequence[str] = ()) -> tuple[str, ...]
 
     Parameters come first, in the plan's order; a name that splits no group further is omitted.
     """
-    every = dict.fromkeys(name for case in cases for name in (*case.cell.parameters, *CASE))
+    every = dict.fromkeys(name for case in cases for name in (*case.cell.parameters, *case.apart))
     kept, groups = list(taken), len({place_of(case, taken) for case in cases})
     for name in every:
         more = len({place_of(case, (*kept, name)) for case in cases})

@@ -12,7 +12,7 @@ import pytest
 
 from inferometer.agent.hardware.environment import Device, DeviceKind
 from inferometer.agent.inference.session import SessionOptions
-from inferometer.evaluators.drawing.charts import PointChart, find_plot
+from inferometer.evaluators.drawing.charts import PointChart
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs.job import SystemRequest
 from inferometer.evaluators.kinds.memory.job import available_bytes, memory_job
@@ -25,6 +25,7 @@ from inferometer.evaluators.kinds.memory.measurement import (
     search_largest,
     together,
 )
+from inferometer.evaluators.kinds.registry import find_plot, find_report
 from inferometer.manifests.errors import ConfigurationError
 from tests.evaluations import changed
 from tests.memory_points import MEASURED, point
@@ -220,7 +221,7 @@ def test_the_largest_batch_is_estimated_from_the_line_and_known_from_the_tries(
     assert found["largest_batch"] == 20
     assert found["error_percent"] == 0.0
     assert MemoryKind().measured(MEASURED) == "4 processes"
-    shown = MemoryKind().document(evaluation)["memory"]
+    shown = MemoryKind().document(evaluation, evaluation, lambda _: iter(()))["memory"]
     assert [row["batch_size"] for row in shown] == [4, 8, 20, 21]
     assert dict(MemoryKind().facts(evaluation, evaluation)) == {
         "limit": "400 MiB of data",
@@ -265,7 +266,7 @@ def test_the_command_that_repeats_it_has_lists_with_commas(evaluation: Evaluatio
 
 
 def test_the_picture_has_the_points_the_line_and_the_limit(evaluation: Evaluation[Any]) -> None:
-    drawing = find_plot("memory").draw([evaluation], list(MemoryReport().rows([evaluation])))
+    drawing = find_plot(find_report("memory")).draw([evaluation], list(MemoryReport().rows([evaluation])))
 
     assert drawing is not None
     [chart] = drawing.charts

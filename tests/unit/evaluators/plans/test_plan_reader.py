@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
+import pytest
+
 from inferometer.evaluators.kinds.batches.run import DatasetRun
+from inferometer.evaluators.kinds.registry import every_kind
 from inferometer.evaluators.plans.cells import Cell, Run
 from inferometer.evaluators.plans.reporting.cases import PlanReader
 from inferometer.evaluators.plans.running.folder import Ended, Result, RunHistory
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
+from tests.reports.conftest import on_cpu, on_gpu
 from tests.unit.evaluators.dataset_run_fakes import FakeSystem, Numbered, options
 
 
@@ -55,3 +60,14 @@ def test_each_evaluation_is_read_once() -> None:
     store.lacks = ""
     assert reader.read(runs, history).cases[0].figures["latency_ms_mean"].count == 4
     assert store.asked == ["e5", "e5"]
+
+
+@pytest.mark.parametrize("kind", [each.name for each in every_kind()])
+def test_each_row_of_an_evaluation_is_a_case_of_its_own(kind: str) -> None:
+    store, cell = Store(), Cell("one", ("measure", kind), {}, {})
+    reported = import_module(f"tests.kinds.{kind}").reported([on_cpu(), on_gpu(), on_cpu()])
+    run = Run(cell, 1)
+    history = {run.key: RunHistory(result=Result(run.key, Ended.COMPLETE, evaluations=("e",)))}
+    for store.evaluation in next(iter(reported.values())):
+        for case in PlanReader(store).read([run], history).cases:
+            assert {figure.count for figure in case.figures.values()} == {1}, case.dimensions
