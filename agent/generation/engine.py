@@ -399,8 +399,7 @@ class Engine(Closeable):
                 if not self._waiting or self._is_closed:
                     return
                 generation = self._waiting.popleft()
-            if not generation.is_cancelled:
-                self._prefill(generation)
+            self._prefill(generation)
 
     def _prefill(self, generation: Generation) -> None:
         before_ns = self._clock()

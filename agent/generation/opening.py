@@ -21,8 +21,16 @@ from inferometer.agent.generation.tokenizers import (
 from inferometer.agent.hardware.environment import PredictorOptions, container_architecture
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.requirements import GENERATION, unsupported
-from inferometer.manifests.errors import AgentError, ConfigurationError, ManifestError, UnknownModelError
+from inferometer.manifests.errors import (
+    AgentError,
+    ConfigurationError,
+    InputError,
+    ManifestError,
+    UnknownModelError,
+)
 from inferometer.manifests.schema import ModelManifest
+
+_MOST_CHARACTERS = 64  # of a token
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +66,15 @@ class Generator:
     template: ChatTemplate | None
     checksums: Mapping[str, str]
 
+    def tokens(self, text: str, *, special: bool = True) -> tuple[int, ...]:
+        """Returns the tokens of a prompt; raises InputError at once if it is far too long for the context."""
+        if len(text) > (most := _MOST_CHARACTERS * self.engine.context_length):
+            raise InputError(f"the prompt has {len(text)} characters; at most {most} are tokenized")
+        return self.tokenizer.encode(text, special=special)
+
     def chat_tokens(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
         """Returns the tokens of the prompt for the next message of a chat; raises InputError."""
-        return self.tokenizer.encode(chat_prompt(messages, self.template), special=self.template is None)
+        return self.tokens(chat_prompt(messages, self.template), special=self.template is None)
 
     def close(self) -> None:
         """Ends its requests and frees the model; calling it again does nothing."""

@@ -158,6 +158,12 @@ def test_tokens_are_a_prompt_too(agent: AgentServer) -> None:
         ("completions", {"prompt": ""}, 400, "the prompt has no tokens"),
         ("completions", {"prompt": [384]}, 400, "a token that the model lacks"),
         ("completions", {"prompt": "x" * 2048}, 400, "but the context of model ToyLlama has 2048"),
+        (
+            "completions",
+            {"prompt": "x" * 200_000},
+            400,
+            "has 200000 characters; at most 131072 are tokenized",
+        ),
         ("completions", {"max_tokens": 0}, 400, "max_tokens is 0; it must be at least 1"),
         ("completions", {"max_tokens": "5"}, 400, 'max_tokens is "5"; it must be a whole number'),
         ("completions", {"max_tokens": 2.5}, 400, "max_tokens is 2.5; it must be a whole number"),

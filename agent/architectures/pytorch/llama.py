@@ -45,11 +45,6 @@ class LlamaConfig:
     """The sizes of a model, as in ``config.json``.
 
     Attributes:
-        vocabulary_size: The number of tokens.
-        hidden_size: The width of the residual stream.
-        intermediate_size: The width of the feed-forward layers.
-        layers: The number of layers.
-        heads: The number of query heads.
         key_value_heads: The number of key and value heads, each of which serves a group of query heads.
         head_size: The width of a head.
         context_length: The largest number of tokens of a sequence.
@@ -57,8 +52,6 @@ class LlamaConfig:
         rope_theta: The base of the rotary frequencies.
         scaling: The scaling of the rotary frequencies, if any.
         tied: Whether the output layer has the weights of the embedding.
-        attention_bias: Whether the attention's projections have biases.
-        mlp_bias: Whether the feed-forward layers have biases.
         end_tokens: The tokens that end a text.
     """
 

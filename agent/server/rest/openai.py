@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from inferometer.agent.generation.engine import Generation, GenerationRequest, Piece, Sampling
+from inferometer.agent.generation.engine import FinishReason, Generation, GenerationRequest, Piece, Sampling
 from inferometer.agent.generation.opening import GenerationOptions, Generator, Generators
 from inferometer.agent.server.calls import CallContext, Method
 from inferometer.agent.serving.served_models import ServedModels
@@ -70,43 +70,38 @@ def error_object(status: int, message: str, error: Exception | None) -> dict[str
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """The form of the answers to one kind of request, of which ``id`` begins with ``prefix``."""
+    """The form of the answers to one kind of request.
+
+    ``whole`` and ``part`` return what a choice of an answer or of an event has of a text; ``opening`` is that
+    of the event before the first text.
+    """
 
     prefix: str
     object: str
     streamed: str
-
-    def choice(self, text: str, reason: str | None) -> dict[str, Any]:
-        """Returns the only choice of a whole answer."""
-        return {"index": 0, "text": text, "logprobs": None, "finish_reason": reason}
-
-    def part(self, text: str, reason: str | None) -> dict[str, Any]:
-        """Returns the only choice of an event."""
-        return self.choice(text, reason)
-
-    def opening(self) -> dict[str, Any] | None:
-        """Returns the choice of the event before the first text; None if there is none."""
-        return None
+    whole: Callable[[str], dict[str, Any]]
+    part: Callable[[str], dict[str, Any]]
+    opening: Mapping[str, Any] | None = None
 
 
-class _ChatForm(_Form):
-    __slots__ = ()
-
-    def choice(self, text: str, reason: str | None) -> dict[str, Any]:
-        message = {"role": "assistant", "content": text}
-        return {"index": 0, "message": message, "logprobs": None, "finish_reason": reason}
-
-    def part(self, text: str, reason: str | None) -> dict[str, Any]:
-        delta = {"content": text} if text else {}
-        return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
-
-    def opening(self) -> dict[str, Any] | None:
-        delta = {"role": "assistant", "content": ""}
-        return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
+def _as_text(text: str) -> dict[str, Any]:
+    return {"text": text}
 
 
-_COMPLETION = _Form("cmpl-", "text_completion", "text_completion")
-_CHAT = _ChatForm("chatcmpl-", "chat.completion", "chat.completion.chunk")
+_COMPLETION = _Form("cmpl-", "text_completion", "text_completion", _as_text, _as_text)
+_CHAT = _Form(
+    "chatcmpl-",
+    "chat.completion",
+    "chat.completion.chunk",
+    lambda text: {"message": {"role": "assistant", "content": text}},
+    lambda text: {"delta": {"content": text} if text else {}},
+    {"delta": {"role": "assistant", "content": ""}},
+)
+
+
+def _choices(content: Mapping[str, Any], reason: FinishReason | None = None) -> list[dict[str, Any]]:
+    finish_reason = reason.value if reason else None
+    return [{"index": 0, **content, "logprobs": None, "finish_reason": finish_reason}]
 
 
 class OpenAiService:
@@ -199,21 +194,15 @@ class OpenAiService:
         try:
             text = ""
             while True:
-                piece = await _next(pieces)
+                piece = await pieces.get()
+                if piece.error is not None:
+                    raise piece.error
                 text += piece.text
-                if piece.finish_reason is not None:
-                    choices = [form.choice(text, piece.finish_reason.value)]
+                if piece.is_last:
+                    choices = _choices(form.whole(text), piece.finish_reason)
                     return {**head, "object": form.object, "choices": choices, **_totals(generation)}
         finally:
             generation.cancel()
-
-
-async def _next(pieces: asyncio.Queue[Piece]) -> Piece:
-    """Returns the next piece; raises the error of the last one."""
-    piece = await pieces.get()
-    if piece.error is not None:
-        raise piece.error
-    return piece
 
 
 async def _events(
@@ -224,23 +213,23 @@ async def _events(
     *,
     with_usage: bool,
 ) -> AsyncGenerator[bytes, None]:
-    """Yields the events of a stream; those between two tokens are one."""
+    """Yields the events of a stream; those of pieces that are there already are sent together."""
     usage = {"usage": None} if with_usage else {}
-    opening = form.opening()
+    content = event({**head, "choices": _choices(form.opening), **usage}) if form.opening else b""
     while True:
-        piece = await _next(pieces)
-        content = b""
-        if opening is not None:
-            content, opening = event({**head, "choices": [opening], **usage}), None
-        reason = piece.finish_reason.value if piece.finish_reason else None
-        content += event({**head, "choices": [form.part(piece.text, reason)], **usage})
-        if not piece.is_last:
+        piece = await pieces.get()
+        if piece.error is not None:
             yield content
-            continue
-        if with_usage:
-            content += event({**head, "choices": [], **_totals(generation)})
-        yield content + b"data: [DONE]\n\n"
-        return
+            raise piece.error
+        choices = _choices(form.part(piece.text), piece.finish_reason)
+        content += event({**head, "choices": choices, **usage})
+        if piece.is_last:
+            totals = event({**head, "choices": [], **_totals(generation)}) if with_usage else b""
+            yield content + totals + b"data: [DONE]\n\n"
+            return
+        if pieces.empty():
+            yield content
+            content = b""
 
 
 def _totals(generation: Generation) -> dict[str, Any]:
@@ -315,7 +304,7 @@ def _completion_prompt(body: Mapping[str, Any], generator: Generator) -> tuple[i
     if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
         prompt = prompt[0]
     if isinstance(prompt, str):
-        return generator.tokenizer.encode(prompt)
+        return generator.tokens(prompt)
     if isinstance(prompt, list) and prompt and all(type(each) is int for each in prompt):
         return tuple(prompt)
     raise InputError("prompt must be one string, or one list of tokens")
