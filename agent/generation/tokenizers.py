@@ -143,14 +143,14 @@ def chat_prompt(messages: Sequence[Mapping[str, str]], template: ChatTemplate | 
 
 
 class ChatTemplate:
-    """The Jinja template in a ``tokenizer_config.json``, rendered in Jinja's sandbox.
+    """A Jinja template, rendered in Jinja's sandbox; ``tokens`` are its special tokens by name.
 
     Raises:
         ArtifactError: The template is damaged.
         FrameworkUnavailableError: Jinja is not installed.
     """
 
-    def __init__(self, path: Path, content: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, text: str, tokens: Mapping[str, str]) -> None:
         try:
             from jinja2 import TemplateError
             from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -161,25 +161,26 @@ class ChatTemplate:
         self._errors = (TemplateError, TypeError, ValueError, ArithmeticError, LookupError)
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
         environment.globals["raise_exception"] = _refuse
-        names = ("bos_token", "eos_token")
-        self._tokens = {name: _token_text(content.get(name)) for name in names}
+        self._tokens = tokens
         try:
-            self._template = environment.from_string(str(content["chat_template"]))
+            self._template = environment.from_string(text)
         except TemplateError as error:
             raise ArtifactError(f"{path}: its chat_template is not a template: {one_line(error)}") from error
 
     @classmethod
     def of_folder(cls, folder: Path) -> ChatTemplate | None:
-        """Returns the template of a model's folder; None if it has none."""
-        path = folder / "tokenizer_config.json"
-        if not path.is_file():
-            return None
+        """Returns the template of a model's folder; None if it has none.
+
+        It is ``chat_template.jinja``, or else in ``tokenizer_config.json``.
+        """
+        path, file = folder / "tokenizer_config.json", folder / "chat_template.jinja"
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            has_template = isinstance(content.get("chat_template"), str)
+            content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+            text = file.read_text(encoding="utf-8") if file.is_file() else content.get("chat_template")
+            tokens = {name: _token_text(content.get(name)) for name in ("bos_token", "eos_token")}
         except (OSError, ValueError, AttributeError, RecursionError) as error:
             raise ArtifactError(f"{path}: cannot be read: {one_line(error)}") from error
-        return cls(path, content) if has_template else None
+        return cls(path, text, tokens) if isinstance(text, str) else None
 
     def __call__(self, messages: Sequence[Mapping[str, str]]) -> str:
         """Returns the prompt; raises InputError if the template rejects the messages."""

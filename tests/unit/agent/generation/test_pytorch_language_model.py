@@ -22,13 +22,19 @@ from inferometer.agent.frameworks.pytorch.language_model import (
     read_config,
     read_tensors,
 )
-from inferometer.agent.generation.engine import GenerationRequest, Piece
+from inferometer.agent.generation.engine import FinishReason, GenerationRequest, Piece
 from inferometer.agent.generation.opening import GenerationOptions, Generators, open_generator
 from inferometer.agent.hardware.environment import PredictorOptions
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import SessionOptions, open_session
 from inferometer.manifests.catalog import Catalog
-from inferometer.manifests.errors import AgentError, ArtifactError, ManifestError, UnknownModelError
+from inferometer.manifests.errors import (
+    AgentError,
+    ArtifactError,
+    ConfigurationError,
+    ManifestError,
+    UnknownModelError,
+)
 from inferometer.manifests.files import BUILTIN
 from tools.train_toy_llama import write_tensors
 
@@ -168,6 +174,40 @@ def test_the_shipped_model_recites_what_transformers_has_it_recite() -> None:
         text = "".join(piece.text for piece in found.engine.generate(request))
     assert text == RECITED
     assert found.checksums.keys() == {"graph", "weights"}
+
+
+MANIFEST = """
+kind: model
+name: Mine
+framework: {name: FRAMEWORK}
+inputs: [{type: text, parameters: {tokenizer: tokenizer.json, layers: {ids: input_ids}}}]
+output: {type: generation}
+model: {graph_path: config.json, weights_path: model.safetensors}
+"""
+
+
+def test_a_folder_of_hugging_faces_format_needs_only_a_manifest(tmp_path: Path) -> None:
+    library = pytest.importorskip("tokenizers")
+    written(tmp_path)
+    words = {word: number for number, word in enumerate(("unknown", "one", "two", "three"))}
+    tokenizer = library.Tokenizer(library.models.WordLevel(words, unk_token="unknown"))
+    tokenizer.pre_tokenizer = library.pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "model.yml").write_text(MANIFEST.replace("FRAMEWORK", "PyTorch"))
+    [manifest] = Catalog([tmp_path]).find_models("Mine")
+    with closing(open_generator(manifest, Registry())) as found:
+        assert found.tokens("three one") == (3, 1)
+        assert found.chat_tokens([{"role": "one", "content": "two"}]) == (1, 0, 2, 0, 0)
+        assert found.checksums.keys() == {"graph", "weights", "tokenizer"}
+        pieces = list(found.engine.generate(GenerationRequest((3, 1), max_tokens=3, ignore_eos=True)))
+    assert pieces[-1].finish_reason is FinishReason.LENGTH
+
+
+def test_a_framework_without_language_models_says_so(tmp_path: Path) -> None:
+    (tmp_path / "model.yml").write_text(MANIFEST.replace("FRAMEWORK", "ONNXRuntime"))
+    [manifest] = Catalog([tmp_path]).find_models("Mine")
+    with pytest.raises(ConfigurationError, match="framework ONNXRuntime runs no language models here"):
+        open_generator(manifest, Registry())
 
 
 def test_a_language_model_makes_no_predictions() -> None:

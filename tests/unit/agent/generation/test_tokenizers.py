@@ -123,6 +123,14 @@ def test_a_template_makes_the_prompt(tmp_path: Path) -> None:
         chat_prompt([{"role": "tool", "content": ""}], template)
 
 
+def test_a_file_of_its_own_precedes_the_template_in_the_settings(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_text("{{ bos_token }}{{ messages[-1].content }}")
+    template = template_of(tmp_path, {"chat_template": TEMPLATE, "bos_token": "<s>"})
+    assert chat_prompt(MESSAGES, template) == "<s>hello"
+    (tmp_path / "tokenizer_config.json").unlink()
+    assert chat_prompt(MESSAGES, ChatTemplate.of_folder(tmp_path)) == "hello"
+
+
 def test_a_template_cannot_leave_its_sandbox(tmp_path: Path) -> None:
     template = template_of(tmp_path, {"chat_template": "{{ ''.__class__.__mro__[1].__subclasses__() }}"})
     with pytest.raises(InputError, match="rejects the messages"):
