@@ -344,11 +344,8 @@ class Engine(Closeable):
     def _limit(self, request: GenerationRequest) -> int:
         """Returns the largest number of tokens that a request may generate."""
         prompt, context, wanted = len(request.prompt), self.context_length, request.max_tokens
-        size = self._model.vocabulary_size
         if not prompt:
             raise InputError("the prompt has no tokens")
-        if not all(0 <= token < size for token in request.prompt):
-            raise InputError(f"the prompt has a token that the model lacks; its tokens are 0 to {size - 1}")
         if wanted is not None and wanted < 1:
             raise InputError(f"max_tokens is {wanted}; it must be at least 1")
         if prompt + (wanted or 1) > context:
@@ -356,6 +353,9 @@ class Engine(Closeable):
             raise InputError(
                 f"the prompt has {prompt} tokens{asked}, but the context of model {self._name} has {context}"
             )
+        size = self._model.vocabulary_size
+        if not all(0 <= token < size for token in request.prompt):
+            raise InputError(f"the prompt has a token that the model lacks; its tokens are 0 to {size - 1}")
         return wanted or context - prompt
 
     def close(self) -> None:

@@ -219,7 +219,8 @@ async def _events(
     while True:
         piece = await pieces.get()
         if piece.error is not None:
-            yield content
+            if content:
+                yield content
             raise piece.error
         choices = _choices(form.part(piece.text), piece.finish_reason)
         content += event({**head, "choices": choices, **usage})
@@ -277,11 +278,8 @@ def _check_effects(body: Mapping[str, Any]) -> None:
 
 
 def _sampling(body: Mapping[str, Any]) -> Sampling:
-    seed = _given(body, "seed", int, -1)
-    if seed < 0 and body.get("seed") is not None:
-        raise InputError(f"seed is {seed}; it must be at least 0")
-    temperature, top_p = _given(body, "temperature", float, 1.0), _given(body, "top_p", float, 1.0)
-    return Sampling(temperature, top_p, None if seed < 0 else seed)
+    seed = None if body.get("seed") is None else _given(body, "seed", int, 0)
+    return Sampling(_given(body, "temperature", float, 1.0), _given(body, "top_p", float, 1.0), seed)
 
 
 def _most_tokens(body: Mapping[str, Any], default: int | None) -> int | None:
