@@ -1,7 +1,7 @@
 """The tokenizers of language models, and the prompt that a chat becomes.
 
 ``ByteTokenizer`` needs no file and no library. A tokenizer file needs the library ``tokenizers``, and a chat
-template needs Jinja, which PyTorch requires; both are imported when they are needed.
+template needs Jinja; both are imported when they are needed.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class ChatTemplate:
             from jinja2.sandbox import ImmutableSandboxedEnvironment
         except ImportError as error:
             raise FrameworkUnavailableError(
-                f"{path}: its chat_template needs Jinja; install it with: pip install jinja2"
+                f"{path}: its chat_template needs Jinja; install it with: pip install 'inferometer[text]'"
             ) from error
         self._errors = (TemplateError, TypeError, ValueError, ArithmeticError, LookupError)
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
