@@ -112,7 +112,7 @@ def train() -> Llama:
     torch.manual_seed(SEED)
     torch.set_num_threads(1)
     text = tokens()
-    module = Llama(LlamaConfig.of(CONTENT)).double()
+    module = Llama(LlamaConfig.model_validate(CONTENT)).double()
     optimizer = torch.optim.AdamW(module.parameters(), lr=LEARNING_RATE, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=STEPS)
     positions = torch.arange(LENGTH).expand(BATCH_SIZE, -1)

@@ -12,119 +12,91 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from pydantic import AliasChoices, BaseModel, Field, PositiveInt, model_validator
 from torch import nn
 from torch.nn import functional
-
-_MODEL_TYPES = ("llama", "mistral")
-_ACTIVATION = "silu"
-_ROPE_THETA = 10_000.0
+from typing_extensions import Self
 
 
-@dataclass(frozen=True, slots=True)
-class Scaling:
-    """The scaling of rotary frequencies for contexts longer than the original, as in Llama 3.1."""
+class Rope(BaseModel):
+    """The rotary frequencies; those of Llama 3.1 are scaled for contexts longer than the original."""
 
-    factor: float
-    low_frequency_factor: float
-    high_frequency_factor: float
-    original_length: int
+    rope_theta: float = Field(default=10_000.0, gt=0)
+    rope_type: Literal["default", "llama3"] = Field(
+        default="default", validation_alias=AliasChoices("rope_type", "type")
+    )
+    factor: float = Field(default=1.0, gt=0)
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_position_embeddings: int = 8192
 
-    def __call__(self, frequencies: torch.Tensor) -> torch.Tensor:
-        """Returns the frequencies, of which the low ones are divided by ``factor``."""
-        turns = self.original_length * frequencies / (2 * math.pi)
-        span = self.high_frequency_factor - self.low_frequency_factor
-        kept = ((turns - self.low_frequency_factor) / span).clamp(0, 1)
-        return frequencies * (kept + (1 - kept) / self.factor)
+    def frequencies(self, head_size: int, device: torch.device) -> torch.Tensor:
+        """Returns the angles per position, float32, half the head size."""
+        exponents = torch.arange(0, head_size, 2, device=device, dtype=torch.float32)
+        found = self.rope_theta ** (-exponents / head_size)
+        if self.rope_type == "default":
+            return found
+        turns = self.original_max_position_embeddings * found / (2 * math.pi)
+        span = self.high_freq_factor - self.low_freq_factor
+        kept = ((turns - self.low_freq_factor) / span).clamp(0, 1)
+        return found * (kept + (1 - kept) / self.factor)
 
 
-@dataclass(frozen=True, slots=True)
-class LlamaConfig:
-    """The sizes of a model, as in ``config.json``.
+class LlamaConfig(BaseModel):
+    """The fields of ``config.json`` that this module knows, under their names there; others are ignored.
 
-    Attributes:
-        key_value_heads: The number of key and value heads, each of which serves a group of query heads.
-        head_size: The width of a head.
-        context_length: The largest number of tokens of a sequence.
-        norm_epsilon: The constant that RMSNorm adds to the mean square.
-        rope_theta: The base of the rotary frequencies.
-        scaling: The scaling of the rotary frequencies, if any.
-        tied: Whether the output layer has the weights of the embedding.
-        end_tokens: The tokens that end a text.
+    Raises pydantic's ValidationError for a model that is not of this kind.
     """
 
-    vocabulary_size: int
-    hidden_size: int
-    intermediate_size: int
-    layers: int
-    heads: int
-    key_value_heads: int
-    head_size: int
-    context_length: int
-    norm_epsilon: float = 1e-6
-    rope_theta: float = _ROPE_THETA
-    scaling: Scaling | None = None
-    tied: bool = False
+    model_type: Literal["llama", "mistral"]
+    hidden_act: Literal["silu"] = "silu"
+    sliding_window: Literal[0] = 0  # attention covers the whole context
+    vocab_size: PositiveInt
+    hidden_size: PositiveInt
+    intermediate_size: PositiveInt
+    num_hidden_layers: PositiveInt
+    num_attention_heads: PositiveInt
+    num_key_value_heads: PositiveInt
+    head_dim: PositiveInt = Field(multiple_of=2)
+    max_position_embeddings: PositiveInt = 2048
+    rms_norm_eps: float = 1e-6
+    rope: Rope = Field(default=Rope(), validation_alias=AliasChoices("rope_parameters", "rope_scaling"))
+    tie_word_embeddings: bool = False
     attention_bias: bool = False
     mlp_bias: bool = False
-    end_tokens: tuple[int, ...] = ()
+    eos_token_id: int | tuple[int, ...] = ()
 
+    @model_validator(mode="before")
     @classmethod
-    def of(cls, content: Mapping[str, Any]) -> LlamaConfig:
-        """Reads the content of ``config.json``; raises ValueError if this module is not its model."""
-        kind = content.get("model_type")
-        if kind not in _MODEL_TYPES:
-            raise ValueError(f'model_type is "{kind}"; supported: {", ".join(_MODEL_TYPES)}')
-        if (activation := content.get("hidden_act", _ACTIVATION)) != _ACTIVATION:
-            raise ValueError(f'hidden_act is "{activation}"; supported: {_ACTIVATION}')
-        if content.get("sliding_window"):
-            raise ValueError("sliding_window is set; attention here covers the whole context")
-        theta, scaling = _rope(content)
-        try:
-            hidden, heads = int(content["hidden_size"]), int(content["num_attention_heads"])
-            end = content.get("eos_token_id")
-            ends = end if isinstance(end, list) else [] if end is None else [end]
-            found = cls(
-                vocabulary_size=int(content["vocab_size"]),
-                hidden_size=hidden,
-                intermediate_size=int(content["intermediate_size"]),
-                layers=int(content["num_hidden_layers"]),
-                heads=heads,
-                key_value_heads=int(content.get("num_key_value_heads") or heads),
-                head_size=int(content.get("head_dim") or hidden // heads),
-                context_length=int(content.get("max_position_embeddings", 2048)),
-                norm_epsilon=float(content.get("rms_norm_eps", 1e-6)),
-                rope_theta=theta,
-                scaling=scaling,
-                tied=bool(content.get("tie_word_embeddings", False)),
-                attention_bias=bool(content.get("attention_bias", False)),
-                mlp_bias=bool(content.get("mlp_bias", False)),
-                end_tokens=tuple(map(int, ends)),
+    def _with_defaults(cls, content: Any) -> Any:
+        if not isinstance(content, Mapping):
+            return content
+        found = {key: value for key, value in content.items() if value is not None}
+        heads, hidden = found.get("num_attention_heads"), found.get("hidden_size")
+        found.setdefault("num_key_value_heads", heads)
+        if isinstance(heads, int) and isinstance(hidden, int) and heads > 0:
+            found.setdefault("head_dim", hidden // heads)
+        if "rope_theta" in found:  # an older notation
+            theta = {"rope_theta": found["rope_theta"]}
+            found["rope_parameters"] = theta | (
+                found.get("rope_parameters") or found.get("rope_scaling") or {}
             )
-        except (KeyError, TypeError, ZeroDivisionError) as error:
-            raise ValueError(f"a size is missing or no number: {error}") from error
-        if found.heads % found.key_value_heads or found.head_size % 2:
-            raise ValueError("num_attention_heads must be a multiple of num_key_value_heads, head_dim even")
         return found
 
+    @model_validator(mode="after")
+    def _groups(self) -> Self:
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise ValueError("num_attention_heads must be a multiple of num_key_value_heads")
+        return self
 
-def _rope(content: Mapping[str, Any]) -> tuple[float, Scaling | None]:
-    """Returns the base of the rotary frequencies, and their scaling."""
-    rope = content.get("rope_parameters") or content.get("rope_scaling") or {}
-    theta = float(rope.get("rope_theta") or content.get("rope_theta") or _ROPE_THETA)
-    kind = rope.get("rope_type") or rope.get("type") or "default"
-    if kind == "default":
-        return theta, None
-    if kind != "llama3":
-        raise ValueError(f'rope_type is "{kind}"; supported: default, llama3')
-    return theta, Scaling(
-        float(rope["factor"]),
-        float(rope["low_freq_factor"]),
-        float(rope["high_freq_factor"]),
-        int(rope["original_max_position_embeddings"]),
-    )
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        """The tokens that end a text."""
+        ends = self.eos_token_id
+        return frozenset((ends,) if isinstance(ends, int) else ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +126,10 @@ class Attention(nn.Module):
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         self._config = config
-        queries, keys = config.heads * config.head_size, config.key_value_heads * config.head_size
+        queries, keys = (
+            config.num_attention_heads * config.head_dim,
+            config.num_key_value_heads * config.head_dim,
+        )
         self.q_proj = nn.Linear(config.hidden_size, queries, bias=config.attention_bias)
         self.k_proj = nn.Linear(config.hidden_size, keys, bias=config.attention_bias)
         self.v_proj = nn.Linear(config.hidden_size, keys, bias=config.attention_bias)
@@ -164,9 +139,9 @@ class Attention(nn.Module):
         """Adds the keys and values of new tokens to the layer's cache; returns what the tokens attend to."""
         config = self._config
         sequences, tokens, _ = hidden.shape
-        queries = self.q_proj(hidden).view(sequences, tokens, config.heads, -1)
-        keys = self.k_proj(hidden).view(sequences, tokens, config.key_value_heads, -1)
-        values = self.v_proj(hidden).view(sequences, tokens, config.key_value_heads, -1)
+        queries = self.q_proj(hidden).view(sequences, tokens, config.num_attention_heads, -1)
+        keys = self.k_proj(hidden).view(sequences, tokens, config.num_key_value_heads, -1)
+        values = self.v_proj(hidden).view(sequences, tokens, config.num_key_value_heads, -1)
         queries, keys = rotated(queries, step), rotated(keys, step)
         if cache is not None:
             row = torch.arange(sequences, device=hidden.device)[:, None]
@@ -174,11 +149,11 @@ class Attention(nn.Module):
             own[0][row, step.positions], own[1][row, step.positions] = keys, values
             keys, values = own[:, :, : step.length]
         # The queries of a group share keys and values, so they count as further tokens: nothing is repeated.
-        grouped = queries.transpose(1, 2).reshape(sequences, config.key_value_heads, -1, config.head_size)
+        grouped = queries.transpose(1, 2).reshape(sequences, config.num_key_value_heads, -1, config.head_dim)
         found = functional.scaled_dot_product_attention(
             grouped, keys.transpose(1, 2), values.transpose(1, 2), attn_mask=step.mask
         )
-        found = found.reshape(sequences, config.heads, tokens, config.head_size).transpose(1, 2)
+        found = found.reshape(sequences, config.num_attention_heads, tokens, config.head_dim).transpose(1, 2)
         projected: torch.Tensor = self.o_proj(found.reshape(sequences, tokens, -1))
         return projected
 
@@ -210,9 +185,9 @@ class Layer(nn.Module):
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
-        self.input_layernorm = nn.RMSNorm(config.hidden_size, config.norm_epsilon)
+        self.input_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.self_attn = Attention(config)
-        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, config.norm_epsilon)
+        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = FeedForward(config)
 
     def forward(self, hidden: torch.Tensor, step: Step, cache: torch.Tensor | None) -> torch.Tensor:
@@ -227,9 +202,9 @@ class _Body(nn.Module):
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
-        self.embed_tokens = nn.Embedding(config.vocabulary_size, config.hidden_size)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
-        self.norm = nn.RMSNorm(config.hidden_size, config.norm_epsilon)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+        self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
 
 
 class Llama(nn.Module):
@@ -239,14 +214,16 @@ class Llama(nn.Module):
         super().__init__()
         self.config = config
         self.model = _Body(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocabulary_size, bias=False)
-        if config.tied:
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        if config.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
 
     def new_cache(self, rows: int, length: int) -> torch.Tensor:
         """Returns a cache: layers × 2 × rows × positions × key-value heads × head size."""
         config, like = self.config, self.lm_head.weight
-        return like.new_zeros((config.layers, 2, rows, length, config.key_value_heads, config.head_size))
+        return like.new_zeros(
+            (config.num_hidden_layers, 2, rows, length, config.num_key_value_heads, config.head_dim)
+        )
 
     def forward(
         self,
@@ -276,14 +253,11 @@ class Llama(nn.Module):
 
     def _step(self, positions: torch.Tensor, rows: slice) -> Step:
         config, device = self.config, positions.device
-        exponents = torch.arange(0, config.head_size, 2, device=device, dtype=torch.float32)
-        frequencies = config.rope_theta ** (-exponents / config.head_size)
-        if config.scaling is not None:
-            frequencies = config.scaling(frequencies)
+        frequencies = config.rope.frequencies(config.head_dim, device)
         angles = (positions[..., None].float() * frequencies).repeat(1, 1, 2)[:, :, None]
         length = int(positions.max()) + 1
         mask = torch.arange(length, device=device) <= positions[:, None, :, None]
-        group = config.heads // config.key_value_heads
+        group = config.num_attention_heads // config.num_key_value_heads
         dtype = self.lm_head.weight.dtype
         return Step(
             rows,

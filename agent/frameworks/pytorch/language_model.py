@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from inferometer.agent.architectures.pytorch.llama import Llama, LlamaConfig
 from inferometer.agent.artifacts.files import Artifacts
@@ -55,9 +56,9 @@ class PyTorchLanguageModel:
         self._threads = options.operator_threads
         self._device = find_device(self._where, options.device)
         config = read_config(artifacts.graph)
-        self.context_length = config.context_length
-        self.vocabulary_size = config.vocabulary_size
-        self.end_tokens = frozenset(config.end_tokens)
+        self.context_length = config.max_position_embeddings
+        self.vocabulary_size = config.vocab_size
+        self.end_tokens = config.end_tokens
         self._lengths: list[int] = []
         use_threads(self._threads)
         dtype = getattr(torch, options.precision.value)
@@ -66,7 +67,7 @@ class PyTorchLanguageModel:
         load_weights(module, artifacts.weights, dtype)
         self._module = module.to(self._device).eval()
         self._rows = rows
-        self._cache = module.new_cache(rows, min(_FIRST_LENGTH, config.context_length))
+        self._cache = module.new_cache(rows, min(_FIRST_LENGTH, config.max_position_embeddings))
 
     def prefill(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Adds a sequence in a new row; returns the logits after its last token, float32, vocabulary."""
@@ -136,12 +137,11 @@ class PyTorchLanguageModel:
 def read_config(path: Path) -> LlamaConfig:
     """Reads ``config.json``; raises ArtifactError if it is damaged, or its model is not supported."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(content, dict):
-            raise ValueError("is not a JSON object")
-        return LlamaConfig.of(content)
-    except (OSError, ValueError, KeyError, RecursionError) as error:
-        raise ArtifactError(f"{path}: cannot be used as the config.json of a model: {error}") from error
+        return LlamaConfig.model_validate_json(path.read_bytes())
+    except (OSError, ValueError) as error:
+        first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": error}
+        reason = ": ".join([*map(str, first["loc"]), str(first["msg"])])
+        raise ArtifactError(f"{path}: cannot be used as the config.json of a model: {reason}") from error
 
 
 def load_weights(module: Llama, path: Path, dtype: torch.dtype) -> None:
@@ -152,7 +152,7 @@ def load_weights(module: Llama, path: Path, dtype: torch.dtype) -> None:
     """
     try:
         state = {name: tensor.to(dtype) for name, tensor in read_tensors(path)}
-        if module.config.tied:
+        if module.config.tie_word_embeddings:
             state[_TIED] = state["model.embed_tokens.weight"]
         module.load_state_dict(state, assign=True)
     except (*FAILURES, OSError, LookupError) as error:

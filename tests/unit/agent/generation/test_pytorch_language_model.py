@@ -72,7 +72,7 @@ def written(folder: Path, **changes: Any) -> Artifacts:
     """A folder with a random model in float32."""
     content = {**CONTENT, **changes}
     torch.manual_seed(7)
-    module = Llama(LlamaConfig.of(content))
+    module = Llama(LlamaConfig.model_validate(content))
     state = module.state_dict()
     if content.get("tie_word_embeddings"):
         del state["lm_head.weight"]
@@ -126,16 +126,15 @@ def test_the_cache_changes_nothing(tmp_path: Path, changes: Mapping[str, Any]) -
 
 
 def test_hugging_faces_files_are_read_in_both_notations_of_positions() -> None:
-    older = LlamaConfig.of({**CONTENT, "rope_theta": 500.0})
-    assert older == LlamaConfig.of({**CONTENT, "rope_parameters": {"rope_theta": 500.0}})
-    assert older.rope_theta == 500
-    scaled = LlamaConfig.of({**CONTENT, "rope_scaling": LLAMA3}).scaling
-    assert scaled is not None
-    # transformers 5.24's frequencies for these numbers, with heads of 8
-    given = 500.0 ** (-torch.arange(0, 8, 2) / 8)
-    found = scaled(given).tolist()
+    older = LlamaConfig.model_validate({**CONTENT, "rope_theta": 500.0})
+    assert older == LlamaConfig.model_validate({**CONTENT, "rope_parameters": {"rope_theta": 500.0}})
+    assert older.rope.rope_theta == 500
+    given = older.rope.frequencies(8, torch.device("cpu"))
+    assert given.tolist() == pytest.approx([500.0 ** (-place / 4) for place in range(4)])
+    rope = LlamaConfig.model_validate({**CONTENT, "rope_scaling": LLAMA3}).rope
+    found = rope.frequencies(8, torch.device("cpu"))
     assert found[0] == 1
-    assert found[-1] == pytest.approx(float(given[-1]) / 8)
+    assert float(found[-1]) == pytest.approx(float(given[-1]) / 8)
 
 
 RECITED = " add Your own attribution notices within Derivative Works th"
@@ -237,13 +236,14 @@ def test_the_models_of_an_agent_are_found_by_name_and_opened_once() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "gpt2"}, 'model_type is "gpt2"; supported: llama, mistral'),
-        ({"hidden_act": "gelu"}, 'hidden_act is "gelu"; supported: silu'),
-        ({"sliding_window": 4096}, "sliding_window is set"),
-        ({"rope_scaling": {"rope_type": "yarn"}}, 'rope_type is "yarn"; supported: default, llama3'),
-        ({"rope_scaling": {"rope_type": "llama3"}}, "factor"),
-        ({"hidden_size": None}, "a size is missing or no number"),
-        ({"num_attention_heads": 0}, "a size is missing or no number"),
+        ({"model_type": "gpt2"}, "model_type: Input should be 'llama' or 'mistral'"),
+        ({"hidden_act": "gelu"}, "hidden_act: Input should be 'silu'"),
+        ({"sliding_window": 4096}, "sliding_window: Input should be 0"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "rope_type: Input should be 'default' or 'llama3'"),
+        ({"hidden_size": None}, "hidden_size: Field required"),
+        ({"hidden_size": "many"}, "hidden_size: Input should be a valid integer"),
+        ({"num_attention_heads": 0}, "num_attention_heads: Input should be greater than 0"),
+        ({"head_dim": 7}, "head_dim: Input should be a multiple of 2"),
         ({"num_key_value_heads": 3}, "must be a multiple of num_key_value_heads"),
     ],
 )
