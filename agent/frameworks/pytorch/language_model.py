@@ -136,12 +136,14 @@ class PyTorchLanguageModel:
 
 def read_config(path: Path) -> LlamaConfig:
     """Reads ``config.json``; raises ArtifactError if it is damaged, or its model is not supported."""
+    what = f"{path}: cannot be used as the config.json of a model"
     try:
         return LlamaConfig.model_validate_json(path.read_bytes())
-    except (OSError, ValueError) as error:
-        first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": error}
-        reason = ": ".join([*map(str, first["loc"]), str(first["msg"])])
-        raise ArtifactError(f"{path}: cannot be used as the config.json of a model: {reason}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ArtifactError(f"{what}: {': '.join([*map(str, first['loc']), first['msg']])}") from error
+    except OSError as error:
+        raise ArtifactError(f"{what}: {error}") from error
 
 
 def load_weights(module: Llama, path: Path, dtype: torch.dtype) -> None:

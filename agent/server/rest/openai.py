@@ -13,7 +13,9 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from inferometer.agent.generation.engine import FinishReason, Generation, GenerationRequest, Piece, Sampling
 from inferometer.agent.generation.opening import GenerationOptions, Generator, Generators
@@ -24,9 +26,7 @@ from inferometer.manifests.errors import InputError, UnknownModelError, one_line
 PREFIX = "/v1/"
 """The beginning of the paths of this protocol."""
 _DEFAULT_TOKENS = 16  # of completions, as OpenAI has it
-_MOST_STOPS = 16
 _NS_PER_MS = 1e6
-_Value = TypeVar("_Value")
 _WITHOUT_EFFECT: Mapping[str, tuple[Any, ...]] = {
     "n": (1,),
     "best_of": (1,),
@@ -42,6 +42,66 @@ _WITHOUT_EFFECT: Mapping[str, tuple[Any, ...]] = {
     "response_format": ({"type": "text"},),
 }
 """The parameters that are not offered, with the values that change nothing, as null also does."""
+
+
+class _Part(BaseModel):
+    """A part of a message, which has nothing but text."""
+
+    type: Literal["text"]
+    text: str
+
+
+class _Message(BaseModel):
+    """A message; a string is its only part."""
+
+    role: str
+    content: Annotated[
+        list[_Part],
+        BeforeValidator(lambda given: [_Part(type="text", text=given)] if isinstance(given, str) else given),
+    ]
+
+
+class _StreamOptions(BaseModel):
+    include_usage: bool = False
+
+
+class _Body(BaseModel):
+    """The parameters of a request; the engine checks the ranges of numbers."""
+
+    model_config = ConfigDict(strict=True)
+
+    model: Annotated[str, Field(min_length=1)]
+    prompt: Any = None
+    messages: list[_Message] = []
+    stream: bool = False
+    stream_options: _StreamOptions | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    seed: int | None = None
+    stop: Annotated[
+        list[Annotated[str, Field(min_length=1)]],
+        Field(max_length=16),
+        BeforeValidator(lambda given: [given] if isinstance(given, str) else given),
+    ] = []
+    ignore_eos: bool = False
+    min_tokens: int = 0
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any]) -> _Body:
+        """Reads a request; raises InputError if a parameter is wrong or not offered."""
+        for key, values in _WITHOUT_EFFECT.items():
+            if (value := given.get(key)) is not None and value not in values:
+                raise InputError(f"{key} is {one_line(_text(value), 80)}, which this agent does not offer")
+        try:
+            found = cls.model_validate({key: value for key, value in given.items() if value is not None})
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise InputError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        if found.stream_options and not found.stream:
+            raise InputError("stream_options requires stream: true")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,39 +197,30 @@ class OpenAiService:
         ]
         return {"object": "list", "data": models}
 
-    async def _complete(self, body: Mapping[str, Any], call: CallContext) -> dict[str, Any] | EventStream:
-        return await self._answer(body, call, _COMPLETION, _completion_prompt, _DEFAULT_TOKENS)
+    async def _complete(self, given: Mapping[str, Any], call: CallContext) -> dict[str, Any] | EventStream:
+        return await self._answer(given, call, _COMPLETION, _completion_prompt, _DEFAULT_TOKENS)
 
-    async def _chat(self, body: Mapping[str, Any], call: CallContext) -> dict[str, Any] | EventStream:
-        return await self._answer(body, call, _CHAT, _chat_prompt, None)
+    async def _chat(self, given: Mapping[str, Any], call: CallContext) -> dict[str, Any] | EventStream:
+        return await self._answer(given, call, _CHAT, _chat_prompt, None)
 
     async def _answer(
         self,
-        body: Mapping[str, Any],
+        given: Mapping[str, Any],
         call: CallContext,
         form: _Form,
-        prompt_of: Callable[[Mapping[str, Any], Generator], tuple[int, ...]],
+        prompt_of: Callable[[_Body, Generator], tuple[int, ...]],
         default_tokens: int | None,
     ) -> dict[str, Any] | EventStream:
-        _check_effects(body)
-        if not (name := _given(body, "model", str, "")):
-            raise InputError("model is missing; GET /v1/models lists the models")
-        stream = _given(body, "stream", bool, False)
-        options = _given(body, "stream_options", dict, {})
-        with_usage = _given(options, "include_usage", bool, False)
-        if options and not stream:
-            raise InputError("stream_options requires stream: true")
-        sampling = _sampling(body)
+        body = _Body.read(given)
+        most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+        most = default_tokens if most is None else most
+        sampling = Sampling(body.temperature, body.top_p, body.seed)
 
         def prepare() -> tuple[Generator, GenerationRequest]:
-            generator = self.generators.get(name)
+            generator = self.generators.get(body.model)
+            prompt, stop = prompt_of(body, generator), tuple(body.stop)
             return generator, GenerationRequest(
-                prompt_of(body, generator),
-                _most_tokens(body, default_tokens),
-                sampling,
-                _stops(body),
-                _given(body, "ignore_eos", bool, False),
-                _given(body, "min_tokens", int, 0),
+                prompt, most, sampling, stop, body.ignore_eos, body.min_tokens
             )
 
         generator, request = await call.in_thread(prepare)  # it may load the model
@@ -186,7 +237,8 @@ class OpenAiService:
                 loop.call_soon_threadsafe(pieces.put_nowait, piece)
 
         generation = generator.engine.submit(request, deliver)
-        if stream:
+        if body.stream:
+            with_usage = body.stream_options is not None and body.stream_options.include_usage
             head["object"] = form.streamed
             return EventStream(
                 _events(generation, pieces, head, form, with_usage=with_usage), generation.cancel
@@ -249,56 +301,8 @@ def _totals(generation: Generation) -> dict[str, Any]:
     }
 
 
-def _given(body: Mapping[str, Any], key: str, kind: type[_Value], default: _Value) -> _Value:
-    """Returns a parameter, or the default if it is missing or null; raises InputError for another type."""
-    value = body.get(key)
-    if value is None:
-        return default
-    if kind is float and type(value) is int:
-        value = float(value)
-    if type(value) is not kind:
-        raise InputError(f"{key} is {one_line(_text(value), 80)}; it must be {_KINDS[kind]}")
-    return value
-
-
-_KINDS: Mapping[type, str] = {
-    str: "a string",
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    dict: "an object",
-    list: "a list",
-}
-
-
-def _check_effects(body: Mapping[str, Any]) -> None:
-    for key, values in _WITHOUT_EFFECT.items():
-        if (value := body.get(key)) is not None and value not in values:
-            raise InputError(f"{key} is {one_line(_text(value), 80)}, which this agent does not offer")
-
-
-def _sampling(body: Mapping[str, Any]) -> Sampling:
-    seed = None if body.get("seed") is None else _given(body, "seed", int, 0)
-    return Sampling(_given(body, "temperature", float, 1.0), _given(body, "top_p", float, 1.0), seed)
-
-
-def _most_tokens(body: Mapping[str, Any], default: int | None) -> int | None:
-    names = [name for name in ("max_completion_tokens", "max_tokens") if body.get(name) is not None]
-    return _given(body, names[0], int, 0) if names else default
-
-
-def _stops(body: Mapping[str, Any]) -> tuple[str, ...]:
-    given = body.get("stop")
-    stops = [given] if isinstance(given, str) else [] if given is None else given
-    if not isinstance(stops, list) or not all(isinstance(each, str) and each for each in stops):
-        raise InputError("stop must be a string or a list of strings, none of them empty")
-    if len(stops) > _MOST_STOPS:
-        raise InputError(f"stop has {len(stops)} strings; at most {_MOST_STOPS} are looked for")
-    return tuple(stops)
-
-
-def _completion_prompt(body: Mapping[str, Any], generator: Generator) -> tuple[int, ...]:
-    prompt = body.get("prompt")
+def _completion_prompt(body: _Body, generator: Generator) -> tuple[int, ...]:
+    prompt = body.prompt
     if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
         prompt = prompt[0]
     if isinstance(prompt, str):
@@ -308,21 +312,12 @@ def _completion_prompt(body: Mapping[str, Any], generator: Generator) -> tuple[i
     raise InputError("prompt must be one string, or one list of tokens")
 
 
-def _chat_prompt(body: Mapping[str, Any], generator: Generator) -> tuple[int, ...]:
-    messages = [_message(each) for each in _given(body, "messages", list, [])]
-    if not messages:
+def _chat_prompt(body: _Body, generator: Generator) -> tuple[int, ...]:
+    if not body.messages:
         raise InputError("messages is missing or empty")
-    return generator.chat_tokens(messages)
-
-
-def _message(given: object) -> dict[str, str]:
-    """Returns a message whose content is text; parts of text are joined."""
-    role = given.get("role") if isinstance(given, dict) else None
-    if not isinstance(given, dict) or not isinstance(role, str):
-        raise InputError("each of messages must be an object with role and content")
-    content = given.get("content")
-    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
-    texts = [part.get("text") if isinstance(part, dict) else None for part in parts]
-    if not all(isinstance(text, str) for text in texts):
-        raise InputError("the content of each of messages must be text")
-    return {"role": role, "content": "".join(map(str, texts))}
+    return generator.chat_tokens(
+        [
+            {"role": each.role, "content": "".join(part.text for part in each.content)}
+            for each in body.messages
+        ]
+    )
