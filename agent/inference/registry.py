@@ -44,6 +44,8 @@ class FrameworkEntry:
         companions: The function that returns the processes to run beside its ranks, as ``"module:function"``,
             without importing the framework. ``agent.training.trainer`` defines its interface. Empty for none.
         operators: The class that runs single operators, as ``"module:Class"``; empty for none.
+        generator: The class that runs language models, as ``"module:Class"``, which
+            ``agent.generation.opening`` calls; empty for none.
     """
 
     name: str
@@ -55,6 +57,7 @@ class FrameworkEntry:
     trainer: str = ""
     companions: str = ""
     operators: str = ""
+    generator: str = ""
 
     @property
     def installed_version(self) -> str | None:
@@ -123,6 +126,7 @@ BUILTIN = (
         classes=("torch.nn.modules.module.Module",),
         trainer="inferometer.agent.frameworks.pytorch.trainer:PyTorchTrainer",
         operators="inferometer.agent.frameworks.pytorch.operators.runner:PyTorchOperators",
+        generator="inferometer.agent.frameworks.pytorch.language_model:PyTorchLanguageModel",
     ),
     FrameworkEntry(
         "MXNet",

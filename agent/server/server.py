@@ -42,6 +42,7 @@ from inferometer.agent.server.native.predict_service import DatasetRunner, Predi
 from inferometer.agent.server.native.registry_service import RegistryService
 from inferometer.agent.server.native.sessions import ModelFinder, Sessions
 from inferometer.agent.server.observation import Observation
+from inferometer.agent.server.rest.openai import OpenAiService
 from inferometer.agent.server.rpc import Dispatcher, GrpcServer
 from inferometer.agent.server.standard_services import Health, Reflection
 from inferometer.agent.server.tls import ServerTls
@@ -168,8 +169,7 @@ class AgentServer:
         streams = StreamLimit(options.limits.streams_of(options.workers))
         self._tracing = tracing or ServerTracing()
         self._sessions = Sessions(options.max_sessions, options.session_idle_s)
-        self._stopping = threading.Event()
-        self._ending = threading.RLock()
+        self._stopping, self._ending = threading.Event(), threading.RLock()
         self._expiry = threading.Thread(target=self._close_idle_sessions, name="close-idle", daemon=True)
         self._observation = self._observe()
         self._side = futures.ThreadPoolExecutor(_SIDE_THREADS, thread_name_prefix="grpc-side")
@@ -215,6 +215,7 @@ class AgentServer:
             shared_memory=self._shared_memory,
             tracing=self._tracing,
         )
+        self._openai = OpenAiService(self.models, lambda: catalog.models, registry, cache)
         services = (predict_service.SERVICE, registry_service.SERVICE, v2_service.SERVICE)
         self._health = Health(services)
         described = Reflection((*services, standard_services.SERVICE, *standard_services.SERVICES), streams)
@@ -273,6 +274,7 @@ class AgentServer:
         names = HostNames.of(options.allowed_hosts, options.host, secret=options.secret is not None)
         most = options.max_message_bytes
         methods, beside = self._group.shared(self._v2.methods()), self._group.is_shared
+        methods += self._openai.methods()
         app = RestApp(self._dispatcher.calls, methods, self._v2.inputs_of, most, names)
         return HttpServer(app, options.host, port, options.tls, options.limits, most, shared=beside)
 
@@ -360,6 +362,7 @@ class AgentServer:
         if self._server.is_running:
             self._close_doors(end_s)
         self.models.close()
+        self._openai.generators.close()
         self._sessions.close_all()
         if self._shared_memory is not None:
             self._shared_memory.close()

@@ -33,6 +33,7 @@ from inferometer.agent.server.calls import (
     HttpCall,
     Method,
 )
+from inferometer.agent.server.rest.openai import PREFIX, EventStream, error_object, event
 from inferometer.agent.server.rest.routes import (
     INFER,
     OPEN_API,
@@ -229,10 +230,15 @@ class RestApp:
             try:
                 await self._calls.turn()
                 reply = await self._answer(found, dict(headers), client, receive, call)
+                if isinstance(reply, EventStream):
+                    await _stream(send, reply, call.trailing)
             except asyncio.CancelledError as error:
                 raise call.reason or AgentError("the agent has stopped") from error
             finally:
                 client.call = None
+        if isinstance(reply, EventStream):
+            await send({"type": "http.response.body", "body": event(_error(call)) if call.failure else b""})
+            return
         if reply is None:
             reply = _failure(call)
         try:
@@ -248,7 +254,7 @@ class RestApp:
         client: Client,
         receive: Receive,
         call: HttpCall,
-    ) -> Reply | None:
+    ) -> Reply | EventStream | None:
         is_open = not isinstance(found, HttpRequestError) and found[0].is_open
         if not is_open:
             if self._calls.secret is not None and not self._calls.secret.admits("", call.metadata):
@@ -274,6 +280,8 @@ class RestApp:
             answer = await call.in_thread(behaviour, given, call)
         is_long = isinstance(request, InferRequest) and json_bytes(answer, request) > LONG_BYTES
         reply = await _ran(call, route.write, answer, request, is_long=is_long)
+        if isinstance(reply, EventStream):
+            return reply
         return await self._compressed(reply, headers, call)
 
     def _check_site(self, headers: Mapping[str, str]) -> None:
@@ -330,6 +338,14 @@ async def _describe(_: object, __: CallContext) -> dict[str, Any]:
     return described_routes()
 
 
+def _error(call: HttpCall, status: int = 500) -> dict[str, Any]:
+    """Returns the error of a failed call in the form of the protocol that the client speaks."""
+    assert call.failure is not None  # noqa: S101 - as the caller has it
+    if call.path.startswith(PREFIX):
+        return error_object(status, call.failure.message, call.error)
+    return {"error": call.failure.message}
+
+
 def _failure(call: HttpCall) -> Reply:
     """Returns the response to a failed call."""
     assert call.failure is not None  # noqa: S101 - a call without an answer has failed
@@ -338,10 +354,22 @@ def _failure(call: HttpCall) -> Reply:
     if call.error is not None:
         status = http_status(call.error)
         headers = call.error.headers if isinstance(call.error, HttpRequestError) else ()
-    reply = json_reply({"error": call.failure.message}, status)
+    reply = json_reply(_error(call, status), status)
     waits_ms = [int(value) for key, value in call.trailing if key == RETRY_KEY]
     retry = tuple(("retry-after", str(math.ceil(wait_ms / 1000))) for wait_ms in waits_ms)
     return Reply(reply.parts, status, reply.content_type, (*headers, *retry))
+
+
+async def _stream(send: Send, stream: EventStream, trailing: Iterable[tuple[str, str]]) -> None:
+    """Sends the events of a stream, each at once, without ending the response."""
+    headers = [("content-type", "text/event-stream; charset=utf-8"), ("cache-control", "no-store"), *trailing]
+    encoded = [(key.encode("latin-1"), value.encode("latin-1")) for key, value in headers]
+    try:
+        await send({"type": "http.response.start", "status": 200, "headers": encoded})
+        async for each in stream.events:
+            await send({"type": "http.response.body", "body": each, "more_body": True})
+    finally:
+        stream.close()
 
 
 async def _send(send: Send, reply: Reply, trailing: Iterable[tuple[str, str]]) -> None:

@@ -64,16 +64,16 @@ class Received:
 class Route:
     """A verb and a path, with names in braces, that map to a method of the service.
 
-    ``read`` builds the method's request. ``write`` builds the HTTP response from the method's response and
-    request. Routes that are ``is_open`` require no secret and do not count against limits, like gRPC's health
-    service.
+    ``read`` builds the method's request. ``write`` builds the HTTP response, a ``Reply`` or a stream, from
+    the method's response and request. Routes that are ``is_open`` require no secret and do not count against
+    limits, like gRPC's health service.
     """
 
     verb: str
     path: str
     method: str
     read: Callable[[Received], Any]
-    write: Callable[[Any, Any], Reply]
+    write: Callable[[Any, Any], Any]
     is_open: bool = False
 
     @property
@@ -176,6 +176,14 @@ def _said(field: str) -> Callable[[Any, Any], Reply]:
     return lambda message, _: Reply(status=200 if getattr(message, field) else 400)
 
 
+def _read_json(received: Received) -> dict[str, Any]:
+    return read_object(received.body)
+
+
+def _json_or_stream(answer: Any, _: object) -> Any:
+    return json_reply(answer) if isinstance(answer, dict) else answer
+
+
 def _nothing(_: object, __: object) -> Reply:
     return Reply()
 
@@ -236,6 +244,9 @@ ROUTES: Sequence[Route] = (
         pb.CudaSharedMemoryStatusRequest,
         pb.CudaSharedMemoryUnregisterRequest,
     ),
+    Route("POST", "/v1/chat/completions", "ChatCompletions", _read_json, _json_or_stream),
+    Route("POST", "/v1/completions", "Completions", _read_json, _json_or_stream),
+    Route("GET", "/v1/models", "ListLanguageModels", lambda _: None, _json_or_stream),
 )
 """All routes, the most frequently used one first."""
 

@@ -1,0 +1,199 @@
+"""The language model for PyTorch: a folder of Hugging Face's format, run with a key-value cache.
+
+Weights are read from ``model.safetensors`` without a library: the format is a length, a JSON header with the
+name, dtype, shape and place of each tensor, and the tensors
+(https://github.com/huggingface/safetensors#format). Nothing in the file can run code.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from inferometer.agent.architectures.pytorch.llama import Llama, LlamaConfig
+from inferometer.agent.artifacts.files import Artifacts
+from inferometer.agent.frameworks.pytorch.modules import FAILURES, find_device, reason_of, use_threads
+from inferometer.agent.hardware.environment import PredictorOptions
+from inferometer.manifests.errors import ArtifactError, PredictionError
+
+_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_LENGTH_BYTES = 8
+_MOST_HEADER_BYTES = 100_000_000
+_TIED = "lm_head.weight"
+_CHUNK = 512
+"""Prompts are prefilled in pieces of this many tokens, which bounds the memory of attention."""
+_FIRST_LENGTH = 256
+
+
+class PyTorchLanguageModel:
+    """A Llama with its cache; satisfies ``agent.generation.engine.LanguageModel``. Not thread-safe.
+
+    The cache grows with the longest sequence, by doubling.
+
+    Args:
+        artifacts: The files: ``config.json`` is the graph, ``model.safetensors`` has the weights.
+        options: The options, such as device, threads and precision.
+        rows: The largest number of sequences at a time.
+
+    Raises:
+        ArtifactError: A file is not what it should be, or the two do not belong together.
+        DeviceError: The device is missing, or this build of PyTorch cannot use it.
+    """
+
+    def __init__(self, artifacts: Artifacts, options: PredictorOptions, rows: int) -> None:
+        if artifacts.graph is None or artifacts.weights is None:
+            raise ArtifactError(
+                "a language model needs graph_path, its config.json, and weights_path, its model.safetensors"
+            )
+        self._where = str(artifacts.graph)
+        self._threads = options.operator_threads
+        self._device = find_device(self._where, options.device)
+        config = read_config(artifacts.graph)
+        self.context_length = config.max_position_embeddings
+        self.vocabulary_size = config.vocab_size
+        self.end_tokens = config.end_tokens
+        self._lengths: list[int] = []
+        use_threads(self._threads)
+        dtype = getattr(torch, options.precision.value)
+        with torch.device("meta"):
+            module = Llama(config)
+        load_weights(module, artifacts.weights, dtype)
+        self._module = module.to(self._device).eval()
+        self._rows = rows
+        self._cache = module.new_cache(rows, min(_FIRST_LENGTH, config.max_position_embeddings))
+
+    def prefill(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Adds a sequence in a new row; returns the logits after its last token, float32, vocabulary."""
+        row = len(self._lengths)
+        self._make_room(len(tokens))
+        logits = None
+        for start in range(0, len(tokens), _CHUNK):
+            end = min(start + _CHUNK, len(tokens))
+            logits = self._run([tokens[start:end]], [range(start, end)], slice(row, row + 1))
+        assert logits is not None  # noqa: S101 - a sequence has tokens
+        self._lengths.append(len(tokens))
+        found: NDArray[np.float32] = logits[0]
+        return found
+
+    def step(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Adds one token to each sequence; returns the logits after it, float32, rows × vocabulary."""
+        self._make_room(max(self._lengths) + 1)
+        places = [range(length, length + 1) for length in self._lengths]
+        logits = self._run([[token] for token in tokens], places, slice(len(tokens)))
+        self._lengths = [length + 1 for length in self._lengths]
+        return logits
+
+    def remove(self, row: int) -> None:
+        """Removes a sequence; the last one takes its row."""
+        last = len(self._lengths) - 1
+        length = self._lengths.pop()
+        if row != last:
+            self._lengths[row] = length
+            self._cache[:, :, row, :length] = self._cache[:, :, last, :length]
+
+    def close(self) -> None:
+        """Frees the model; on a GPU, returns its memory to the driver."""
+        del self._module, self._cache
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _run(
+        self, tokens: Sequence[Sequence[int]], positions: Sequence[Sequence[int]], rows: slice
+    ) -> NDArray[np.float32]:
+        use_threads(self._threads)
+        try:
+            with torch.inference_mode():
+                logits = self._module(
+                    torch.tensor(tokens, device=self._device),
+                    torch.tensor([list(each) for each in positions], device=self._device),
+                    self._cache,
+                    rows,
+                    last=True,
+                )
+                found: NDArray[np.float32] = logits[:, -1].float().cpu().numpy()
+                return found
+        except FAILURES as error:
+            raise PredictionError(
+                f"{self._where}: PyTorch failed on {len(tokens)} sequences: {reason_of(error)}"
+            ) from error
+
+    def _make_room(self, length: int) -> None:
+        """Lengthens the cache so that a sequence of this length fits."""
+        present = self._cache.shape[3]
+        if length <= present:
+            return
+        longer = self._module.new_cache(self._rows, min(max(length, 2 * present), self.context_length))
+        longer[:, :, :, :present] = self._cache
+        self._cache = longer
+
+
+def read_config(path: Path) -> LlamaConfig:
+    """Reads ``config.json``; raises ArtifactError if it is damaged, or its model is not supported."""
+    what = f"{path}: cannot be used as the config.json of a model"
+    try:
+        return LlamaConfig.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ArtifactError(f"{what}: {': '.join([*map(str, first['loc']), first['msg']])}") from error
+    except OSError as error:
+        raise ArtifactError(f"{what}: {error}") from error
+
+
+def load_weights(module: Llama, path: Path, dtype: torch.dtype) -> None:
+    """Loads the weights into a module on the device ``meta``, as tensors of ``dtype``.
+
+    Raises:
+        ArtifactError: The file is not in the format, or holds the weights of another model.
+    """
+    try:
+        state = {name: tensor.to(dtype) for name, tensor in read_tensors(path)}
+        if module.config.tie_word_embeddings:
+            state[_TIED] = state["model.embed_tokens.weight"]
+        module.load_state_dict(state, assign=True)
+    except (*FAILURES, OSError, LookupError) as error:
+        raise ArtifactError(f"{path}: does not hold the weights of this model: {reason_of(error)}") from error
+
+
+def read_tensors(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields the tensors of a safetensors file with their names.
+
+    Raises:
+        ArtifactError: The file is not in the format, or has a dtype other than F64, F32, F16 and BF16.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        header_bytes = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+        start = _LENGTH_BYTES + header_bytes
+        if header_bytes > _MOST_HEADER_BYTES or start > size:
+            raise ArtifactError(f"{path}: is not a safetensors file")
+        header = _header(path, file.read(header_bytes))
+    content = torch.from_file(str(path), size=size, dtype=torch.uint8)
+    for name, entry in header.items():
+        try:
+            dtype, shape, (begin, end) = _DTYPES[entry["dtype"]], entry["shape"], entry["data_offsets"]
+            if not 0 <= begin <= end <= size - start:
+                raise ValueError("lies outside of the file")
+            yield name, content[start + begin : start + end].clone().view(dtype).reshape(shape)
+        except (LookupError, TypeError, ValueError, RuntimeError) as error:
+            raise ArtifactError(
+                f"{path}: tensor {name} cannot be read: {type(error).__name__}: {reason_of(error)}; "
+                f"supported dtypes: {', '.join(_DTYPES)}"
+            ) from error
+
+
+def _header(path: Path, content: bytes) -> dict[str, Any]:
+    try:
+        header = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(f"{path}: is not a safetensors file") from error
+    if not isinstance(header, dict):
+        raise ArtifactError(f"{path}: is not a safetensors file")
+    header.pop("__metadata__", None)
+    return header

@@ -1,0 +1,343 @@
+"""The engine with a model of known tokens: batching, stop strings, limits, cancellation and times."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from inferometer.agent.generation.engine import (
+    Engine,
+    FinishReason,
+    Generation,
+    GenerationRequest,
+    Piece,
+    Sampling,
+    choose,
+)
+from inferometer.agent.generation.tokenizers import FIRST_BYTE, ByteTokenizer
+from inferometer.manifests.errors import AgentError, InputError, PredictionError, QueueFullError
+
+END = 1
+WAIT_S = 10.0
+ENCODE = ByteTokenizer().encode
+
+
+class Recital:
+    """A model that continues its text from the place that a prompt's last byte says, and can be stopped."""
+
+    vocabulary_size = FIRST_BYTE + 256
+    context_length = 64
+    end_tokens = frozenset({END})
+
+    def __init__(self, text: str = "", *, fails_at: int = -1) -> None:
+        self.text = (*ENCODE(text), END)
+        self.rows: list[list[int]] = []
+        self.batches: list[int] = []
+        self.prompts: list[tuple[int, ...]] = []
+        self.fails_at = fails_at
+        self.gate = threading.Event()
+        self.gate.set()
+        self.entered = threading.Event()
+        self.closed = False
+
+    def prefill(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        self.prompts.append(tuple(tokens))
+        if tokens[-1] == self.fails_at:
+            raise RuntimeError("out of order")
+        self.rows.append([0])
+        return self._logits(0)
+
+    def step(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        self.entered.set()
+        assert self.gate.wait(WAIT_S)
+        assert len(tokens) == len(self.rows)
+        self.batches.append(len(tokens))
+        for row in self.rows:
+            row[0] += 1
+        return np.stack([self._logits(row[0]) for row in self.rows])
+
+    def remove(self, row: int) -> None:
+        last = self.rows.pop()
+        if row < len(self.rows):
+            self.rows[row] = last
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _logits(self, place: int) -> NDArray[np.float32]:
+        logits = np.zeros(self.vocabulary_size, np.float32)
+        logits[self.text[place % len(self.text)]] = 9.0
+        return logits
+
+
+@contextmanager
+def engine_of(model: Recital, **options: int) -> Iterator[Engine]:
+    with Engine(model, ByteTokenizer(), "Recital", **options) as engine:
+        yield engine
+    assert model.closed
+
+
+def request(prompt: str = "a", **fields: object) -> GenerationRequest:
+    return GenerationRequest(ENCODE(prompt), **fields)  # type: ignore[arg-type]
+
+
+class Received:
+    """Pieces in the order of delivery; ``text`` waits for the last one."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Piece] = []
+        self.ended = threading.Event()
+
+    def __call__(self, piece: Piece) -> None:
+        self.pieces.append(piece)
+        if piece.is_last:
+            self.ended.set()
+
+    def text(self) -> str:
+        assert self.ended.wait(WAIT_S)
+        return "".join(piece.text for piece in self.pieces)
+
+
+STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "wanted", "reason", "tokens"),
+    [
+        ("hello", {}, "hello", STOP, 6),
+        ("hello", {"max_tokens": 3}, "hel", LENGTH, 3),
+        ("hello", {"max_tokens": 5}, "hello", LENGTH, 5),
+        ("hello", {"max_tokens": 6}, "hello", STOP, 6),
+        ("hello", {"ignore_eos": True, "max_tokens": 9}, "hellohel", LENGTH, 9),
+        ("hello", {"stop": ("l",)}, "he", STOP, 3),
+        ("hello", {"stop": ("lo", "el")}, "h", STOP, 3),
+        ("hello", {"stop": ("low",)}, "hello", STOP, 6),
+        ("hello", {"stop": ("low",), "max_tokens": 5}, "hello", LENGTH, 5),
+        ("hello", {"stop": ("world",)}, "hello", STOP, 6),
+        ("aab", {"stop": ("ab",)}, "a", STOP, 3),
+        ("né", {"max_tokens": 2}, "n\N{REPLACEMENT CHARACTER}", LENGTH, 2),
+        ("né!", {"max_tokens": 3}, "né", LENGTH, 3),
+        ("", {"max_tokens": 4}, "", STOP, 1),
+    ],
+)
+def test_a_text_ends_where_it_should(
+    text: str, fields: dict[str, object], wanted: str, reason: FinishReason, tokens: int
+) -> None:
+    received = Received()
+    with engine_of(Recital(text)) as engine:
+        generation = engine.submit(request(**fields), received)
+        assert received.text() == wanted
+    assert received.pieces[-1].finish_reason is reason
+    assert len(generation.tokens) == tokens
+
+
+def test_no_piece_has_half_a_character_or_a_part_of_a_stop_string() -> None:
+    with engine_of(Recital("né, fin")) as engine:
+        pieces = [piece.text for piece in engine.generate(request(stop=("fine",)))]
+    assert pieces == ["n", "é", ",", " ", "fin"]
+
+
+def test_no_end_is_chosen_before_the_least_number_of_tokens() -> None:
+    with engine_of(Recital("hi")) as engine:
+        generation = engine.submit(request(min_tokens=4), received := Received())
+        received.text()
+    assert len(generation.tokens) == 6  # two bytes, another instead of the end, then the text again
+    assert generation.tokens[-1] == END
+    assert END not in generation.tokens[:-1]
+
+
+def test_requests_join_and_leave_between_steps() -> None:
+    model = Recital("abcdefgh")
+    with engine_of(model, max_batch_size=2) as engine:
+        model.gate.clear()
+        first, second, third = Received(), Received(), Received()
+        engine.submit(request(max_tokens=3), first)
+        assert model.entered.wait(WAIT_S)  # the first is alone in its step
+        long = engine.submit(request(), second)
+        late = engine.submit(request(max_tokens=4), third)
+        model.gate.set()
+        assert [each.text() for each in (first, second, third)] == ["abc", "abcdefgh", "abcd"]
+    assert model.batches[0] == 1
+    assert max(model.batches) == 2
+    assert long.times.batch_sizes[0] == 2
+    assert late.times.batch_sizes[0] == 2
+    assert late.times.queue > 0
+
+
+def test_a_cancelled_request_is_in_no_further_step() -> None:
+    model = Recital("abcdefgh")
+    with engine_of(model, max_batch_size=2) as engine:
+        model.gate.clear()
+        kept, dropped = Received(), Received()
+        generation = engine.submit(request(), dropped)
+        assert model.entered.wait(WAIT_S)
+        generation.cancel()
+        engine.submit(request(max_tokens=3), kept)
+        model.gate.set()
+        assert kept.text() == "abc"
+    assert model.batches[:3] == [1, 1, 1]
+    assert len(generation.tokens) <= 2
+    assert [piece.text for piece in dropped.pieces] == ["a"]
+
+
+def test_a_waiting_request_that_is_cancelled_is_never_prefilled() -> None:
+    model = Recital("abc")
+    with engine_of(model) as engine:
+        model.gate.clear()
+        engine.submit(request(), first := Received())
+        assert model.entered.wait(WAIT_S)
+        engine.submit(request("!"), gone := Received()).cancel()
+        model.gate.set()
+        first.text()
+        engine.submit(request(), last := Received())
+        assert last.text() == "abc"
+    assert gone.pieces == []
+    assert model.prompts == [ENCODE("a")] * 2
+
+
+def test_closing_the_iterator_cancels_the_request() -> None:
+    model = Recital("x" * 50)
+    with engine_of(model) as engine:
+        model.gate.clear()
+        pieces = engine.generate(request())
+        next(pieces)  # of the prefill
+        pieces.close()  # type: ignore[attr-defined]
+        model.gate.set()
+        assert "".join(piece.text for piece in engine.generate(request(max_tokens=2))) == "xx"
+    assert len(model.batches) <= 2
+
+
+def test_a_failing_prefill_concerns_its_request_only() -> None:
+    model = Recital("abc", fails_at=ENCODE("!")[0])
+    with engine_of(model, max_batch_size=2) as engine:
+        failed = engine.generate(request("!"))
+        with pytest.raises(PredictionError, match="model Recital failed: RuntimeError: out of order"):
+            list(failed)
+        assert "".join(piece.text for piece in engine.generate(request())) == "abc"
+
+
+def test_a_failing_step_fails_its_batch_and_the_engine_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Recital("abc")
+    with engine_of(model, max_batch_size=2) as engine:
+        with monkeypatch.context() as patch:
+            patch.setattr(model, "step", lambda _: 1 / 0)
+            with pytest.raises(PredictionError, match="ZeroDivisionError"):
+                list(engine.generate(request()))
+        assert model.rows == []
+        assert "".join(piece.text for piece in engine.generate(request())) == "abc"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: request(""), "the prompt has no tokens"),
+        (lambda: GenerationRequest((259,)), "a token that the model lacks; its tokens are 0 to 258"),
+        (lambda: request(max_tokens=0), "max_tokens is 0; it must be at least 1"),
+        (lambda: request("x" * 64), "the prompt has 64 tokens, but the context of model Recital has 64"),
+        (lambda: request("x" * 60, max_tokens=5), "60 tokens and 5 to generate, but the context"),
+        (lambda: request(sampling=Sampling(temperature=-1)), "temperature is -1; it must be from 0 to 100"),
+        (lambda: request(sampling=Sampling(top_p=0)), "top_p is 0; it must be above 0 and at most 1"),
+        (lambda: request(sampling=Sampling(seed=-1)), "seed is -1; it must be at least 0"),
+    ],
+)
+def test_wrong_input_is_refused(wrong: Callable[[], GenerationRequest], message: str) -> None:
+    with engine_of(Recital("abc")) as engine, pytest.raises(InputError, match=message):
+        engine.submit(wrong(), Received())
+
+
+def test_a_text_may_fill_the_context() -> None:
+    with engine_of(Recital("x" * 99)) as engine:
+        generation = engine.submit(request("y" * 60), received := Received())
+        assert received.text() == "xxxx"
+    assert received.pieces[-1].finish_reason is LENGTH
+    assert len(generation.tokens) == 4
+
+
+def test_too_many_waiting_requests_are_refused() -> None:
+    model = Recital("abc")
+    with engine_of(model, max_waiting=1) as engine:
+        model.gate.clear()
+        engine.submit(request(), Received())
+        assert model.entered.wait(WAIT_S)
+        engine.submit(request(), waiting := Received())
+        with pytest.raises(QueueFullError, match="has 1 waiting requests, its maximum"):
+            engine.submit(request(), Received())
+        model.gate.set()
+        assert waiting.text() == "abc"
+
+
+def test_closing_ends_what_runs_and_what_waits() -> None:
+    model = Recital("abc")
+    engine = Engine(model, ByteTokenizer(), "Recital")
+    model.gate.clear()
+    received = [Received(), Received()]
+    for each in received:
+        engine.submit(request(), each)
+    assert model.entered.wait(WAIT_S)
+    closing = threading.Thread(target=engine.close)
+    closing.start()
+    while not engine._is_closed:
+        pass
+    model.gate.set()
+    closing.join(WAIT_S)
+    assert [type(each.pieces[-1].error) for each in received] == [AgentError, AgentError]
+    with pytest.raises(AgentError, match="is closed"):
+        engine.submit(request(), Received())
+
+
+def test_times_add_up_to_what_the_clock_says() -> None:
+    now = iter(range(0, 10_000, 10))
+    with Engine(Recital("ab"), ByteTokenizer(), "Recital", clock=lambda: next(now)) as engine:
+        generation = engine.submit(request(), received := Received())
+        received.text()
+    times = generation.times
+    assert (times.queue, times.prefill, times.steps) == (10, 10, [10, 10])
+    assert (times.sampling, times.detokenizing) == (30, 30)
+    assert times.batch_sizes == [1, 1]
+
+
+def drawn(sampling: Sampling, count: int = 4000) -> list[int]:
+    logits = np.log(np.array([0.1, 0.5, 0.1, 0.3], np.float32))
+    random = np.random.default_rng(sampling.seed)
+    return [choose(logits, sampling, random) for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "shares"),
+    [
+        (Sampling(), (0, 1, 0, 0)),
+        (Sampling(1.0, seed=3), (0.1, 0.5, 0.1, 0.3)),
+        (Sampling(0.5, seed=3), (1 / 36, 25 / 36, 1 / 36, 9 / 36)),
+        (Sampling(1.0, 0.8, seed=3), (0, 0.625, 0, 0.375)),
+        (Sampling(1.0, 0.5, seed=3), (0, 1, 0, 0)),
+        (Sampling(1.0, 0.01, seed=3), (0, 1, 0, 0)),
+        (Sampling(1e-9, seed=3), (0, 1, 0, 0)),
+    ],
+)
+def test_tokens_are_drawn_with_their_probabilities(sampling: Sampling, shares: tuple[float, ...]) -> None:
+    counts = np.bincount(drawn(sampling), minlength=4) / 4000
+    assert counts == pytest.approx(shares, abs=0.03)
+
+
+def test_a_seed_decides_the_text_whatever_else_runs() -> None:
+    sampling = Sampling(temperature=50.0, seed=11)
+
+    def tokens(engine: Engine, beside: int) -> list[int]:
+        others = [engine.submit(request(sampling=Sampling(50.0)), Received()) for _ in range(beside)]
+        generation: Generation = engine.submit(
+            request(sampling=sampling, max_tokens=8, ignore_eos=True), received := Received()
+        )
+        received.text()
+        for each in others:
+            each.cancel()
+        return generation.tokens
+
+    with engine_of(Recital("abcdefgh"), max_batch_size=4) as engine:
+        alone = tokens(engine, 0)
+        assert tokens(engine, 3) == alone
+    assert len(set(alone)) > 4

@@ -1,0 +1,305 @@
+"""The language model in PyTorch: its cache changes nothing, and damaged files are refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from threading import Semaphore
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from inferometer.agent.architectures.pytorch.llama import Llama, LlamaConfig
+from inferometer.agent.artifacts.files import Artifacts
+from inferometer.agent.frameworks.pytorch.language_model import (
+    PyTorchLanguageModel,
+    load_weights,
+    read_config,
+    read_tensors,
+)
+from inferometer.agent.generation.engine import FinishReason, GenerationRequest, Piece
+from inferometer.agent.generation.opening import GenerationOptions, Generators, open_generator
+from inferometer.agent.hardware.environment import PredictorOptions
+from inferometer.agent.inference.registry import Registry
+from inferometer.agent.inference.session import SessionOptions, open_session
+from inferometer.manifests.catalog import Catalog
+from inferometer.manifests.errors import (
+    AgentError,
+    ArtifactError,
+    ConfigurationError,
+    ManifestError,
+    UnknownModelError,
+)
+from inferometer.manifests.files import BUILTIN
+from tools.train_toy_llama import write_tensors
+
+SHIPPED = BUILTIN / "models" / "ToyLlama"
+CONTENT: Mapping[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 90,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 1300,
+    "eos_token_id": [1, 2],
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+VARIANTS: Mapping[str, Mapping[str, Any]] = {
+    "grouped queries": {},
+    "one head for each query": {"num_key_value_heads": None},
+    "a head size of its own": {"head_dim": 16},
+    "tied": {"tie_word_embeddings": True},
+    "biases": {"attention_bias": True, "mlp_bias": True},
+    "Llama 3.1's positions": {"rope_scaling": LLAMA3},
+}
+
+
+def written(folder: Path, **changes: Any) -> Artifacts:
+    """A folder with a random model in float32."""
+    content = {**CONTENT, **changes}
+    torch.manual_seed(7)
+    module = Llama(LlamaConfig.model_validate(content))
+    state = module.state_dict()
+    if content.get("tie_word_embeddings"):
+        del state["lm_head.weight"]
+    (folder / "config.json").write_text(json.dumps(content))
+    write_tensors(folder / "model.safetensors", state)
+    return Artifacts(folder / "config.json", folder / "model.safetensors")
+
+
+def module_of(folder: Path) -> Llama:
+    module = Llama(read_config(folder / "config.json"))
+    load_weights(module, folder / "model.safetensors", torch.float32)
+    return module
+
+
+def without_cache(module: Llama, tokens: Sequence[int]) -> NDArray[np.float32]:
+    """The logits after the last of the tokens, computed from the whole sequence."""
+    with torch.inference_mode():
+        logits: NDArray[np.float32] = module(
+            torch.tensor([list(tokens)]), torch.arange(len(tokens))[None]
+        ).numpy()
+    return logits[0, -1]
+
+
+def assert_close(found: NDArray[np.float32], wanted: Any) -> None:
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-5 * float(np.abs(wanted).max()))
+
+
+@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
+def test_the_cache_changes_nothing(tmp_path: Path, changes: Mapping[str, Any]) -> None:
+    artifacts = written(tmp_path, **changes)
+    module = module_of(tmp_path)
+    random = np.random.default_rng(5)
+    rows = [
+        random.integers(90, size=size).tolist() for size in (3, 520, 250)
+    ]  # beyond a chunk, and the first cache
+    model = PyTorchLanguageModel(artifacts, PredictorOptions(), 3)
+    assert (model.context_length, model.end_tokens) == (1300, {1, 2})
+    for row in rows:
+        assert_close(model.prefill(row), without_cache(module, row))
+    for _ in range(9):
+        tokens = random.integers(90, size=len(rows)).tolist()
+        rows = [[*row, token] for row, token in zip(rows, tokens, strict=True)]
+        wanted = [without_cache(module, row) for row in rows]
+        assert_close(model.step(tokens), wanted)
+    model.remove(0)
+    rows = [rows[2], rows[1]]
+    rows = [[*row, 4] for row in rows]
+    wanted = [without_cache(module, row) for row in rows]
+    assert_close(model.step([4, 4]), wanted)
+    model.close()
+
+
+def test_hugging_faces_files_are_read_in_both_notations_of_positions() -> None:
+    older = LlamaConfig.model_validate({**CONTENT, "rope_theta": 500.0})
+    assert older == LlamaConfig.model_validate({**CONTENT, "rope_parameters": {"rope_theta": 500.0}})
+    assert older.rope.rope_theta == 500
+    given = older.rope.frequencies(8, torch.device("cpu"))
+    assert given.tolist() == pytest.approx([500.0 ** (-place / 4) for place in range(4)])
+    rope = LlamaConfig.model_validate({**CONTENT, "rope_scaling": LLAMA3}).rope
+    found = rope.frequencies(8, torch.device("cpu"))
+    assert found[0] == 1
+    assert float(found[-1]) == pytest.approx(float(given[-1]) / 8)
+
+
+RECITED = " add Your own attribution notices within Derivative Works th"
+"""What transformers 5.24 generates greedily from the shipped folder after ``You may``, 60 tokens."""
+PROMPTS = ("You may ", "Licensor shall", "the Work", "notwithstanding", "Z")
+
+
+def test_the_shipped_model_generates_as_a_plain_loop_does_however_requests_are_batched() -> None:
+    module = module_of(SHIPPED)
+    manifest = Catalog().find_model("ToyLlama", None, Registry().versions)
+    ended = Semaphore(0)
+
+    def deliver(piece: Piece) -> None:
+        if piece.is_last:
+            ended.release()
+
+    for size in (1, 3, 8):
+        with closing(open_generator(manifest, Registry(), GenerationOptions(max_batch_size=size))) as found:
+            requests = [
+                GenerationRequest(found.tokenizer.encode(prompt), max_tokens=20 + number, ignore_eos=True)
+                for number, prompt in enumerate(PROMPTS)
+            ]
+            begun = [found.engine.submit(request, deliver) for request in requests]
+            assert all(ended.acquire(timeout=30) for _ in PROMPTS)
+        for generation in begun:
+            tokens = list(generation.request.prompt)
+            for token in generation.tokens:
+                assert token == int(without_cache(module, tokens).argmax())
+                tokens.append(token)
+
+
+def test_the_shipped_model_recites_what_transformers_has_it_recite() -> None:
+    manifest = Catalog().find_model("ToyLlama", None, Registry().versions)
+    with closing(open_generator(manifest, Registry())) as found:
+        request = GenerationRequest(found.tokenizer.encode("You may"), max_tokens=60)
+        text = "".join(piece.text for piece in found.engine.generate(request))
+    assert text == RECITED
+    assert found.checksums.keys() == {"graph", "weights"}
+
+
+MANIFEST = """
+kind: model
+name: Mine
+framework: {name: FRAMEWORK}
+inputs: [{type: text, parameters: {tokenizer: tokenizer.json, layers: {ids: input_ids}}}]
+output: {type: generation}
+model: {graph_path: config.json, weights_path: model.safetensors}
+"""
+
+
+def test_a_folder_of_hugging_faces_format_needs_only_a_manifest(tmp_path: Path) -> None:
+    library = pytest.importorskip("tokenizers")
+    written(tmp_path)
+    words = {word: number for number, word in enumerate(("unknown", "one", "two", "three"))}
+    tokenizer = library.Tokenizer(library.models.WordLevel(words, unk_token="unknown"))
+    tokenizer.pre_tokenizer = library.pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "model.yml").write_text(MANIFEST.replace("FRAMEWORK", "PyTorch"))
+    [manifest] = Catalog([tmp_path]).find_models("Mine")
+    with closing(open_generator(manifest, Registry())) as found:
+        assert found.tokens("three one") == (3, 1)
+        assert found.chat_tokens([{"role": "one", "content": "two"}]) == (1, 0, 2, 0, 0)
+        assert found.checksums.keys() == {"graph", "weights", "tokenizer"}
+        pieces = list(found.engine.generate(GenerationRequest((3, 1), max_tokens=3, ignore_eos=True)))
+    assert pieces[-1].finish_reason is FinishReason.LENGTH
+
+
+def test_a_framework_without_language_models_says_so(tmp_path: Path) -> None:
+    (tmp_path / "model.yml").write_text(MANIFEST.replace("FRAMEWORK", "ONNXRuntime"))
+    [manifest] = Catalog([tmp_path]).find_models("Mine")
+    with pytest.raises(ConfigurationError, match="framework ONNXRuntime runs no language models here"):
+        open_generator(manifest, Registry())
+
+
+def test_a_language_model_makes_no_predictions() -> None:
+    manifest = Catalog().find_model("ToyLlama", None, Registry().versions)
+    with pytest.raises(ManifestError, match="generates text and makes no predictions; serve it"):
+        open_session(manifest, SessionOptions(), Registry())
+
+
+def test_the_models_of_an_agent_are_found_by_name_and_opened_once() -> None:
+    generators = Generators(lambda: Catalog().models, Registry())
+    assert [model.name for model in generators.models()] == ["ToyLlama"]
+    with closing(generators):
+        found = generators.get("toyllama")
+        assert generators.get("ToyLlama") is found
+        with pytest.raises(UnknownModelError, match='unknown model "ToyLama"; did you mean "ToyLlama"'):
+            generators.get("ToyLama")
+        with pytest.raises(UnknownModelError, match='unknown model "DigitsCNN"'):
+            generators.get("DigitsCNN")
+    with pytest.raises(AgentError, match="is closed"):
+        found.engine.submit(GenerationRequest((5,)), lambda _: None)
+    late = Generators(lambda: Catalog().models, Registry())
+    late.close()
+    with pytest.raises(AgentError, match="is stopping"):
+        late.get("ToyLlama")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "gpt2"}, "model_type: Input should be 'llama' or 'mistral'"),
+        ({"hidden_act": "gelu"}, "hidden_act: Input should be 'silu'"),
+        ({"sliding_window": 4096}, "sliding_window: Input should be 0"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "rope_type: Input should be 'default' or 'llama3'"),
+        ({"hidden_size": None}, "hidden_size: Field required"),
+        ({"hidden_size": "many"}, "hidden_size: Input should be a valid integer"),
+        ({"num_attention_heads": 0}, "num_attention_heads: Input should be greater than 0"),
+        ({"head_dim": 7}, "head_dim: Input should be a multiple of 2"),
+        ({"num_key_value_heads": 3}, "must be a multiple of num_key_value_heads"),
+    ],
+)
+def test_a_config_of_another_model_is_refused(
+    tmp_path: Path, changes: Mapping[str, Any], message: str
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**CONTENT, **changes}))
+    with pytest.raises(ArtifactError, match=rf"config\.json: cannot be used.*{message}"):
+        read_config(path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"model_type": "llama"}'])
+def test_a_damaged_config_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(ArtifactError, match="cannot be used"):
+        read_config(path)
+
+
+def header(text: str) -> bytes:
+    return len(text).to_bytes(8, "little") + text.encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is not a safetensors file"),
+        (b"\xff" * 40, "is not a safetensors file"),
+        (header("[]"), "is not a safetensors file"),
+        (header("{"), "is not a safetensors file"),
+        (header('{"a": 1}'), "tensor a cannot be read"),
+        (
+            header('{"a": {"dtype": "I8", "shape": [1], "data_offsets": [0, 1]}}') + b"0",
+            "supported dtypes: F64",
+        ),
+        (header('{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}'), "lies outside of the file"),
+        (header('{"a": {"dtype": "F32", "shape": [1], "data_offsets": [-8, 4]}}') + b"0000", "lies outside"),
+        (
+            header('{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}') + b"0000",
+            "tensor a cannot",
+        ),
+    ],
+)
+def test_damaged_weights_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(ArtifactError, match=rf"model\.safetensors: .*{message}"):
+        list(read_tensors(path))
+
+
+@pytest.mark.parametrize("changes", [{"hidden_size": 64}, {"num_hidden_layers": 3}, {"attention_bias": True}])
+def test_the_weights_of_another_model_are_refused(tmp_path: Path, changes: Mapping[str, Any]) -> None:
+    artifacts = written(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({**CONTENT, **changes}))
+    with pytest.raises(ArtifactError, match=r"model\.safetensors: does not hold the weights of this model"):
+        PyTorchLanguageModel(artifacts, PredictorOptions(), 1)
+    with pytest.raises(ArtifactError, match=r"needs graph_path, its config\.json, and weights_path"):
+        PyTorchLanguageModel(Artifacts(artifacts.graph), PredictorOptions(), 1)
