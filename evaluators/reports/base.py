@@ -219,6 +219,7 @@ REPORTS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "operators": ("kinds.operators.report:OperatorsReport", "kinds.operators.kind:OperatorsPlot"),
         "memory": ("kinds.memory.kind:MemoryReport", "kinds.memory.kind:MemoryPlot"),
         "tuning": ("kinds.tuning.kind:TuningReport", "kinds.tuning.kind:TuningPlot"),
+        "generation": ("kinds.generation.kind:GenerationReport", "kinds.generation.kind:GenerationPlot"),
     }
 )
 """Each report and its picture, as ``module:class`` in ``PACKAGE``; each is imported on first use."""

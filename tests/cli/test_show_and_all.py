@@ -28,6 +28,7 @@ OTHERS = (
     "operators",
     "memory",
     "tuning",
+    "generation",
 )
 """The reports on other kinds of measurement."""
 REPORT = ("info", "evaluation")

@@ -33,6 +33,7 @@ from inferometer.manifests.errors import ConfigurationError, StoreError
 from tests.contract.store_fixtures import StoreBackend, make_evaluation, make_predictions
 from tests.contract.test_condition_stores import CONDITIONS
 from tests.contract.test_span_stores import traced_evaluation
+from tests.generated_answers import sixty
 from tests.ingestion_evaluations import few
 from tests.memory_points import MEASURED
 from tests.operator_evaluations import several
@@ -80,6 +81,7 @@ KINDS: Mapping[str, Callable[[], Evaluation[Any]]] = {
     "ingestion": lambda: few(make_evaluation()),
     "operators": lambda: several(make_evaluation()),
     "memory": lambda: replace(make_evaluation(), measurement=MEASURED),
+    "generation": lambda: replace(make_evaluation(), measurement=sixty()),
 }
 
 

@@ -22,6 +22,7 @@ from inferometer.evaluators.tasks.metric import Accuracy, Score, ScoreInterval, 
 from inferometer.manifests.loader import parse_manifest
 from inferometer.manifests.schema import ModelManifest
 from tests.evaluations import changed
+from tests.generated_answers import sixty
 from tests.ingestion_evaluations import few, many
 from tests.memory_points import MEASURED
 from tests.reported_operators import operators_in
@@ -239,5 +240,6 @@ def given(
     loads["classes"] = [changed(evaluation, task_result=scores) for evaluation in shallow]
     loads["memory"] = [changed(evaluation, measurement=MEASURED) for evaluation in shallow]
     loads["tuning"] = [loaded(shallow[0], 7, tuned_host()), loaded(shallow[1], 8, tuned_host(rate_qps=100.0))]
+    loads["generation"] = [changed(evaluation, measurement=sixty()) for evaluation in shallow]
     loads["operators"] = [operators(shallow[0]), operators_in("MXNet", shallow[0])]
     return {name: loads.get(name, shallow if name in SHALLOW else deep) for name in REPORTS}
