@@ -11,8 +11,6 @@ from inferometer.evaluators.kinds.generation.measurement import GenerationSummar
 from inferometer.evaluators.load.queries import Outcome
 from tests.integration.generation_truth import serving, truth_of
 
-pytestmark = pytest.mark.real_time
-
 RATE, COUNT, TOKENS = 43.0, 70, 14
 """At this rate no request is sent at the time at which the first chunk of another comes."""
 FIGURES = {
@@ -67,6 +65,7 @@ CASES = {
 }
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize(("behaviour", "options"), CASES.values(), ids=CASES)
 def test_every_figure_is_the_truth(behaviour, options):
     with serving(**behaviour) as server:
@@ -89,6 +88,7 @@ def test_every_figure_is_the_truth(behaviour, options):
     assert summary.whole_tokens_per_s == pytest.approx(sum(each.tokens for each in sent) / whole_s, rel=0.01)
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("breaks", ["error", "cut"])
 def test_what_breaks_is_counted_and_is_in_no_time(breaks):
     with serving(breaks=breaks, every=8, chunk=3) as server:
@@ -103,6 +103,7 @@ def test_what_breaks_is_counted_and_is_in_no_time(breaks):
     assert summary.ttft.mean_ns / 1e6 == pytest.approx(statistics.fmean(values_ms), abs=0.5)
 
 
+@pytest.mark.real_time
 def test_goodput_is_of_the_requests_that_keep_every_bound():
     with serving(spread=0.3, chunk=3) as server:
         found, sent = measured(server, ttft_bound_ms=52, tpot_bound_ms=3.5)
@@ -115,3 +116,31 @@ def test_goodput_is_of_the_requests_that_keep_every_bound():
     share = GenerationSummary(found).kept_share
     assert 0 < len(kept) < len(expected)
     assert share == pytest.approx(len(kept) / len(expected), abs=(len(near) + 0.1) / len(expected))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_intervals_contain_the_truth_in_90_of_100_runs():
+    """The truths are the means and medians of the gamma distributions from which the server draws."""
+    ends, first_ms, token_ms = {}, 20.0, 1.0
+    random = np.random.default_rng(0)
+    median = np.median(random.gamma(0.3**-2, 0.3**2, 1_000_000))
+    tpot_ms = token_ms * (TOKENS - 3) / (TOKENS - 1)
+    truth_ms = {
+        ("ttft", "mean"): first_ms,
+        ("ttft", "p50"): first_ms * median,
+        ("tpot", "mean"): tpot_ms,
+        ("tpot", "p50"): tpot_ms * median,
+    }
+    with serving(first_ms=first_ms, token_ms=token_ms, spread=0.3, chunk=3) as server:
+        for _ in range(100):
+            summary = GenerationSummary(measured(server, rate_qps=101.0, max_queries=110)[0])
+            for name, figure in truth_ms:
+                interval = getattr(getattr(summary, name), f"{figure}_interval_ns")
+                ends.setdefault((name, figure), []).append(interval)
+    known = {figure: [each for each in found if each is not None] for figure, found in ends.items()}
+
+    assert min(map(len, known.values())) >= 90
+    for figure, intervals in known.items():
+        covered = sum(low / 1e6 <= truth_ms[figure] <= high / 1e6 for low, high in intervals)
+        assert covered >= 0.9 * len(intervals), (figure, covered, len(intervals))
