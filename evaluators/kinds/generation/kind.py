@@ -12,12 +12,7 @@ import numpy as np
 from inferometer.evaluators.documents import Document, Part, Stored, restored, storable
 from inferometer.evaluators.drawing import charts
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.generation.measurement import (
-    GenerationMeasurement,
-    GenerationSummary,
-    Rate,
-    Times,
-)
+from inferometer.evaluators.kinds.generation.measurement import GenerationMeasurement, GenerationSummary, Rate
 from inferometer.evaluators.kinds.generation.request import GenerationRequest
 from inferometer.evaluators.kinds.kind import Rows, drawn, own_values, top_figures
 from inferometer.evaluators.kinds.load.documents import RunsKind
@@ -126,9 +121,9 @@ class GenerationReport(Report[GenerationMeasurement]):
                 "kept_share": summary.kept_share,
                 **_times(summary),
                 **{n: summary.mean_tokens(n) for n in ("input_tokens", "output_tokens", "planned_tokens")},
-                "shorter_answers": summary.shorter[0] if summary.shorter[1] else None,
+                "shorter_answers": summary.shorter if measured.tokens_by else None,
                 "tokens_by": measured.tokens_by or None,
-                "lag_ms_p99": in_ms(summary.lag_p99_ns),
+                "lag_ms_p99": in_ms(summary.lag.p99_ns),
                 "requests": int(np.count_nonzero(summary.counted)),
                 **{name: summary.outcomes[name] for name in _OUTCOMES},
                 "prompts": measured.prompts,
@@ -161,7 +156,8 @@ class GenerationPlot(charts.Plot[GenerationMeasurement]):
 
 def _charts(evaluation: GenerationEvaluation) -> Iterator[charts.PointChart]:
     measured, summary = evaluation.measurement, GenerationSummary(evaluation.measurement)
-    for name, values_ns in (("ttft", summary.ttft_ns), ("tpot", summary.tpot_ns)):
+    for name in ("ttft", "tpot"):
+        values_ns = summary.right_ns(name)
         if not len(values_ns):
             continue
         heading, bound_ns = _TIMES[name][0], measured.bound_ns(f"{name}_bound_ms")
@@ -259,18 +255,17 @@ class GenerationKind(RunsKind[GenerationMeasurement]):
         yield "tokens", _tokens_text(measured, summary)
         if summary.output_tokens.per_s is not None:
             yield "", _rate_text(summary.output_tokens, "output tokens/s")
-        yield from _time_rows(summary)
-        if measured.tokens_by == "" and len(summary.ttft_ns):
+        reasons = bool((summary.ttfo_ns != summary.ttft_ns).any())
+        yield from _time_rows(summary, {n: h for n, (h, _) in _TIMES.items() if n != "ttfo" or reasons})
+        if not measured.tokens_by:
             yield "TPOT", "not known: nobody counts the tokens; give --tokenizer"
         if summary.kept is not None:
             share = (
                 "" if summary.kept_share is None else f", {100 * summary.kept_share:.1f} % kept every bound"
             )
             yield "goodput", f"{_rate_text(summary.goodput, 'requests/s')}{share}"
-        lag_ns = run.queries.lag_ns
-        if len(lag_ns):
-            p50, p99 = (np.percentile(lag_ns, each) / 1e6 for each in (50, 99))
-            yield "lag", f"p50 {p50:.3f}  p99 {p99:.3f}  max {lag_ns.max() / 1e6:.3f}  ms"
+        if run.checksum:  # of a schedule
+            yield from _time_rows(summary, {"lag": "lag"})
 
     def description(self, evaluation: GenerationEvaluation) -> Rows:
         run = evaluation.measurement.run
@@ -291,40 +286,21 @@ class GenerationKind(RunsKind[GenerationMeasurement]):
         }
         return {"generation": figures}
 
-    def facts(
-        self, evaluation: GenerationEvaluation, timed: GenerationEvaluation
-    ) -> Iterator[tuple[str, Any]]:
-        yield "schedule", evaluation.measurement.run.checksum or None
-
     def drawings(self, evaluation: GenerationEvaluation, most_points: int) -> Iterator[charts.Drawing]:
         yield from drawn(GenerationPlot(), GenerationReport(), evaluation)
 
 
-def _time_rows(summary: GenerationSummary) -> Rows:
-    """Yields the times of an answer in milliseconds, each percentile with its interval."""
-    visible = bool((summary.ttfo.p50_ns or 0) != (summary.ttft.p50_ns or 0))
-    for name, (heading, _) in _TIMES.items():
-        times: Times = getattr(summary, name)
-        if name == "ttfo" and not visible:
-            continue
-        shown = [
-            text
-            for figure in _FIGURES
-            if (
-                text := _figure(
-                    figure, getattr(times, f"{figure}_ns"), getattr(times, f"{figure}_interval_ns")
-                )
-            )
-        ]
+def _time_rows(summary: GenerationSummary, headings: Mapping[str, str]) -> Rows:
+    """Yields times in milliseconds, each figure with its interval."""
+    for name, heading in headings.items():
+        shown, times = [], getattr(summary, name)
+        for figure in _FIGURES:
+            value_ns, ends_ns = (getattr(times, f"{figure}_{each}") for each in ("ns", "interval_ns"))
+            if value_ns is not None:
+                ends = f" [{_ms(ends_ns[0])}, {_ms(ends_ns[1])}]" if ends_ns else ""
+                shown.append(f"{figure} {_ms(value_ns)}{ends}")
         if shown:
             yield heading, "  ".join(shown) + " ms"
-
-
-def _figure(name: str, value_ns: float | None, ends_ns: tuple[float, float | None] | None) -> str:
-    if value_ns is None:
-        return ""
-    ends = "" if ends_ns is None else f" [{_ms(ends_ns[0])}, {_ms(ends_ns[1])}]"
-    return f"{name} {_ms(value_ns)}{ends}"
 
 
 def _ms(value_ns: float | None) -> str:
@@ -344,7 +320,6 @@ def _tokens_text(measured: GenerationMeasurement, summary: GenerationSummary) ->
     """Returns the mean numbers of tokens, given beside planned, and who counted them."""
     numbers = {name: summary.mean_tokens(f"{name}_tokens") for name in ("input", "output", "planned")}
     told = ["not known" if each is None else f"{each:.1f}" for each in numbers.values()]
-    shorter, known = summary.shorter
-    less = f"; {shorter} of {known} answers are shorter" if shorter else ""
+    less = f"; {summary.shorter} answers are shorter" if summary.shorter else ""
     by = f", counted by {measured.tokens_by}" if measured.tokens_by else ""
     return f"{told[0]} in, {told[1]} out of {told[2]} planned a request{by}{less}"

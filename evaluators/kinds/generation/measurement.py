@@ -24,9 +24,8 @@ from inferometer.evaluators.statistics import (
     NEVER_NS,
     Interval,
     batches_for_interval,
-    carried_percentile,
+    interval_over,
     mean_interval,
-    mean_reach,
     percentile_intervals,
     values_for_percentile,
 )
@@ -165,105 +164,95 @@ class GenerationSummary:
     """The figures of a measurement, over the requests that were due after the empty start.
 
     The steady window is from then until the last request was due.
+
+    Attributes:
+        streams: The answers.
+        answered: bool, n; whether each request has a right answer.
+        counted: bool, n; whether it was due after the empty start.
+        ttft_ns: int64, n; the time to its first chunk with content; ``UNKNOWN`` without one.
+        ttfo_ns: int64, n; the time to its first chunk of visible output, after any reasoning.
+        tpot_ns: int64, n; its time per output token; ``UNKNOWN`` with fewer than two tokens or chunks.
+        e2e_ns: int64, n; the time of the whole answer.
+        kept: bool, n; whether its answer kept every bound; None without a bound, or if one cannot be judged.
     """
 
     def __init__(self, measured: GenerationMeasurement) -> None:
         self._measured = measured
         self.streams, queries = measured.streams, measured.run.queries
-        self.due_ns: _Times = queries.scheduled_ns
+        self._due_ns: _Times = queries.scheduled_ns
         self.answered: _Mask = queries.outcome == Outcome.ANSWERED
-        self.counted: _Mask = self.due_ns >= measured.run.cut_ns
-        self.first_ns, self.last_ns = self.streams.first_ns(), self.streams.last_ns()
-        self.has_content: _Mask = self.first_ns != UNKNOWN
+        self.counted: _Mask = self._due_ns >= measured.run.cut_ns
+        first_ns, tokens = self.streams.first_ns(), self.streams.output_tokens
+        self.ttft_ns = self._since_due(first_ns)
+        self.ttfo_ns = self._since_due(self.streams.first_ns(ChunkKind.TEXT))
+        self.e2e_ns = self._since_due(self.streams.last_byte_ns)
+        per_token = np.rint((self.streams.last_ns() - first_ns) / np.maximum(tokens - 1, 1)).astype(np.int64)
+        self.tpot_ns: _Times = np.where((tokens > 1) & (self.streams.chunk_count > 1), per_token, UNKNOWN)
+        self.kept = self._kept()
+
+    def _since_due(self, times_ns: _Times) -> _Times:
+        found: _Times = np.where(times_ns == UNKNOWN, UNKNOWN, times_ns - self._due_ns)
+        return found
+
+    def _kept(self) -> _Mask | None:
+        limits = {name: self._measured.bound_ns(f"{name}_bound_ms") for name in ("ttft", "tpot", "e2e")}
+        if not any(limits.values()) or (limits["tpot"] and not self._measured.tokens_by):
+            return None
+        kept: _Mask = self.answered & (self.ttft_ns != UNKNOWN)
+        for name, limit_ns in limits.items():
+            if limit_ns is not None:
+                kept = kept & (getattr(self, f"{name}_ns") <= limit_ns)  # an answer of one token has no TPOT
+        return kept
+
+    def right_ns(self, name: str) -> _Times:
+        """Returns a time of the counted right answers that have it; ``name`` is ``ttft`` or another one."""
+        values_ns: _Times = getattr(self, f"{name}_ns")
+        return values_ns[self.counted & self.answered & (values_ns != UNKNOWN)]
 
     @cached_property
     def ttft(self) -> Times:
         """The time to the first chunk with content."""
-        return self._since_due(self.first_ns)
+        return self._figures(self.ttft_ns)
 
     @cached_property
     def ttfo(self) -> Times:
-        """The time to the first chunk of visible output, after any reasoning."""
-        return self._since_due(self.streams.first_ns(ChunkKind.TEXT))
-
-    @cached_property
-    def tpot(self) -> Times:
-        """The time per output token after the first."""
-        values_ns = self.tpot_ns
-        return Times.of(values_ns, len(values_ns))
-
-    @cached_property
-    def icl(self) -> Times:
-        """The gaps between chunks."""
-        chosen = self.counted & self.answered & (self.streams.chunk_count > 1)
-        return Times.of(self.streams.gaps_ns(chosen), int(np.count_nonzero(chosen)))
+        """The time to the first chunk of visible output."""
+        return self._figures(self.ttfo_ns)
 
     @cached_property
     def e2e(self) -> Times:
         """The time of the whole answer."""
-        return self._since_due(self.streams.last_byte_ns)
-
-    @property
-    def ttft_ns(self) -> _Times:
-        """int64; the TTFT of each counted request with a right answer that has content."""
-        chosen = self.counted & self.answered & self.has_content
-        found: _Times = (self.first_ns - self.due_ns)[chosen]
-        return found
-
-    @property
-    def tpot_ns(self) -> _Times:
-        """int64; the TPOT of each counted request with a right answer of at least two tokens and chunks."""
-        found: _Times = self._tpot_ns()[self.counted & self._has_tpot]
-        return found
-
-    @property
-    def _has_tpot(self) -> _Mask:
-        streams = self.streams
-        found: _Mask = self.answered & (streams.output_tokens > 1) & (streams.chunk_count > 1)
-        return found
-
-    def _tpot_ns(self) -> _Times:
-        found: _Times = np.rint(
-            (self.last_ns - self.first_ns) / np.maximum(self.streams.output_tokens - 1, 1)
-        ).astype(np.int64)
-        return found
-
-    def _since_due(self, times_ns: _Times) -> Times:
-        """Returns the figures of a time since the requests were due; answers that lack it do not count."""
-        values_ns = np.where(self.answered, times_ns - self.due_ns, NEVER_NS)
-        chosen = self.counted & ~(self.answered & (times_ns == UNKNOWN))
-        return Times.of(values_ns[chosen], int(np.count_nonzero(chosen)))
+        return self._figures(self.e2e_ns)
 
     @cached_property
-    def kept(self) -> _Mask | None:
-        """bool, for every request; whether its answer kept every bound; None if there is none, or no TPOT."""
-        bounds = {name: self._measured.bound_ns(name) for name in BOUNDS}
-        if not any(bounds.values()):
-            return None
-        ttft_ns, tpot_ns, e2e_ns = bounds.values()
-        kept = self.answered & self.has_content
-        if ttft_ns is not None:
-            kept = kept & (self.first_ns - self.due_ns <= ttft_ns)
-        if e2e_ns is not None:
-            kept = kept & (self.streams.last_byte_ns - self.due_ns <= e2e_ns)
-        if tpot_ns is not None:
-            if not self._measured.tokens_by:
-                return None
-            kept = kept & (~self._has_tpot | (self._tpot_ns() <= tpot_ns))
-        return kept
+    def tpot(self) -> Times:
+        """The time per output token after the first, of right answers."""
+        values_ns = self.right_ns("tpot")
+        return Times.of(values_ns, len(values_ns))
 
     @cached_property
-    def goodput(self) -> Rate:
-        """Right answers per second that kept every bound."""
-        return Rate() if self.kept is None else self._rate(self.streams.last_byte_ns[self.kept])
+    def icl(self) -> Times:
+        """The gaps between the chunks of right answers."""
+        chosen = self.counted & self.answered & (self.streams.chunk_count > 1)
+        return Times.of(self.streams.gaps_ns(chosen), int(np.count_nonzero(chosen)))
+
+    @cached_property
+    def lag(self) -> Times:
+        """How long after they were due the counted requests were sent."""
+        lag_ns = self._measured.run.queries.chosen(self.counted).lag_ns
+        return Times.of(lag_ns, len(lag_ns))
+
+    def _figures(self, values_ns: _Times) -> Times:
+        """Returns the figures of a time, which requests without a right answer never reach."""
+        chosen = self.counted & ~(self.answered & (values_ns == UNKNOWN))
+        return Times.of(np.where(self.answered, values_ns, NEVER_NS)[chosen], int(np.count_nonzero(chosen)))
 
     @property
     def kept_share(self) -> float | None:
         """The share of the counted requests that kept every bound."""
         counted = np.count_nonzero(self.counted)
-        if self.kept is None or not counted:
-            return None
-        return float(np.count_nonzero(self.kept & self.counted) / counted)
+        kept = None if self.kept is None else np.count_nonzero(self.kept & self.counted)
+        return float(kept / counted) if kept is not None and counted else None
 
     @cached_property
     def requests(self) -> Rate:
@@ -271,38 +260,43 @@ class GenerationSummary:
         return self._rate(self.streams.last_byte_ns[self.answered])
 
     @cached_property
+    def goodput(self) -> Rate:
+        """Right answers per second that kept every bound."""
+        return Rate() if self.kept is None else self._rate(self.streams.last_byte_ns[self.kept])
+
+    @cached_property
     def output_tokens(self) -> Rate:
         """Output tokens per second; those of a request are spread evenly over its chunks."""
-        streams = self.streams
         if not self._measured.tokens_by:
             return Rate()
-        chosen = self.answered & (streams.output_tokens > 0) & (streams.chunk_count > 0)
-        per_chunk = np.where(chosen, streams.output_tokens / np.maximum(streams.chunk_count, 1), 0.0)
+        streams = self.streams
+        per_chunk = self._tokens / np.maximum(streams.chunk_count, 1)
         return self._rate(streams.chunk_ns, per_chunk[streams.request])
+
+    @property
+    def _tokens(self) -> _Times:
+        """int64, n; the output tokens of right answers, as far as known; 0 for others."""
+        found: _Times = np.where(self.answered, np.maximum(self.streams.output_tokens, 0), 0)
+        return found
 
     @property
     def whole_tokens_per_s(self) -> float | None:
         """All output tokens over the time from when the first request was due to the last byte."""
         if not self._measured.tokens_by or not self.answered.any():
             return None
-        span_ns = int(self.streams.last_byte_ns[self.answered].max()) - int(self.due_ns[0])
-        tokens = self.streams.output_tokens[self.answered]
-        return float(tokens[tokens > 0].sum()) * _NS_PER_S / span_ns if span_ns > 0 else None
+        span_ns = int(self.streams.last_byte_ns[self.answered].max()) - int(self._due_ns[0])
+        return float(self._tokens.sum()) * _NS_PER_S / span_ns if span_ns > 0 else None
 
     def _rate(self, times_ns: _Times, weights: NDArray[np.float64] | None = None) -> Rate:
         """Returns the rate of events in the steady window; ten parts of it give the interval."""
-        due_ns = self.due_ns[self.counted]
+        due_ns = self._due_ns[self.counted]
         if len(due_ns) < 2 or due_ns[0] == due_ns[-1]:
             return Rate()
-        counts, edges = np.histogram(
-            times_ns, bins=_PARTS, range=(float(due_ns[0]), float(due_ns[-1])), weights=weights
-        )
+        window = float(due_ns[0]), float(due_ns[-1])
+        counts, edges = np.histogram(times_ns, bins=_PARTS, range=window, weights=weights)
         rates = counts * _NS_PER_S / np.diff(edges)
-        mean = float(rates.mean())
-        if np.count_nonzero(self.counted & self.answered) < _LEAST_EVENTS:
-            return Rate(mean)
-        reach = mean_reach(rates)
-        return Rate(mean, Interval(max(mean - reach, 0.0), mean + reach))
+        enough = np.count_nonzero(self.counted & self.answered) >= _LEAST_EVENTS
+        return Rate(float(rates.mean()), interval_over(rates) if enough else None)
 
     def mean_tokens(self, column: str) -> float | None:
         """Returns the mean of a column of token counts over the counted right answers that tell it."""
@@ -310,29 +304,19 @@ class GenerationSummary:
         return float(values[values != UNKNOWN].mean()) if (values != UNKNOWN).any() else None
 
     @property
-    def shorter(self) -> tuple[int, int]:
-        """How many counted right answers have fewer tokens than planned, and of how many that is known."""
-        streams = self.streams
-        known = self.counted & self.answered & (streams.output_tokens > 0) & (streams.planned_tokens > 0)
-        less = known & (streams.output_tokens < streams.planned_tokens)
-        return int(np.count_nonzero(less)), int(np.count_nonzero(known))
+    def shorter(self) -> int:
+        """How many counted right answers have fewer tokens than planned, as far as known."""
+        less = (self._tokens > 0) & (self._tokens < self.streams.planned_tokens)
+        return int(np.count_nonzero(self.counted & less))
 
     @property
     def without_content(self) -> int:
-        """How many counted right answers have no chunk with content, and so no TTFT."""
-        return int(np.count_nonzero(self.counted & self.answered & ~self.has_content))
-
-    @property
-    def lag_p99_ns(self) -> float | None:
-        """The p99 of the lag of the sender; None for too few requests."""
-        return carried_percentile(self._measured.run.queries.lag_ns, 99)
+        """How many counted right answers have no content, and so no TTFT."""
+        return int(np.count_nonzero(self.counted & self.answered & (self.ttft_ns == UNKNOWN)))
 
     @property
     def outcomes(self) -> Mapping[str, int]:
         """The number of counted requests with each outcome."""
         found = self._measured.run.queries.outcome[self.counted]
-        return {
-            each.name.lower(): int(np.count_nonzero(found == each))
-            for each in Outcome
-            if each is not Outcome.UNSENT
-        }
+        known = [each for each in Outcome if each is not Outcome.UNSENT]
+        return {each.name.lower(): int(np.count_nonzero(found == each)) for each in known}
