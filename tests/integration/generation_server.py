@@ -136,7 +136,7 @@ class _Connection(asyncio.Protocol):
         asked = json.loads(body or "{}")
         if how.key and headers.get("authorization") != f"Bearer {how.key}":
             self._refuse(401, "Incorrect API key provided")
-        elif call == "GET /v1/models":
+        elif call in ("GET /v1/models", "GET /health"):
             models = {"object": "list", "data": [{"id": each, "object": "model"} for each in how.models]}
             self._transport.write(_document(200, models))
         elif call not in ("POST /v1/chat/completions", "POST /v1/completions"):
@@ -173,8 +173,8 @@ class _Stream:
         asked = body.get("max_completion_tokens") or body.get("max_tokens") or TOKENS
         early = how.most_tokens and not body.get("ignore_eos") and how.most_tokens < asked
         self._tokens, self._finish = (how.most_tokens, "stop") if early else (asked, "length")
-        texts = [each["content"] for each in body["messages"]] if chat else [body["prompt"]]
-        sent.prompt_tokens = sum(len(text.split()) for text in texts) + CHAT_TOKENS * chat
+        parts = [each["content"] for each in body["messages"]] if chat else [body["prompt"]]
+        sent.prompt_tokens = len(json.dumps(parts).split()) + CHAT_TOKENS * chat  # a part may be a list
 
     async def answer(self, number: int, first_ms: float, token_ms: float) -> None:
         how, sent = self._how, self._sent
