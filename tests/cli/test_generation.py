@@ -131,6 +131,17 @@ def test_what_cannot_be_measured_is_told_in_a_line(
     assert error in found.stderr.splitlines()[-1], found.stderr
 
 
+def test_answers_that_are_too_late_are_neither_waited_for_nor_reported_as_faults(
+    agent: Agent, caplog: pytest.LogCaptureFixture
+) -> None:
+    load = ("--concurrency=1", "--max_queries=3", "--timeout_ms=50", "--warmup=0", "--publish=false")
+    with serving(first_ms=400) as server:
+        found = agent("measure", "generation", at(server), *load)
+
+    assert "timed_out" in found.figure("requests")
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 def test_an_evaluation_over_a_dataset_sends_the_user_to_generation(agent: Agent) -> None:
     found = agent("predict", "dataset", "--agent=openai+http://127.0.0.1:1")
 
