@@ -44,9 +44,10 @@ test: check ## everything that CI runs: check, then all tests
 	GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(BIN)/python -m pytest -m "not real_time and not slow" -n $(JOBS) --dist loadfile --no-loadscope-reorder
 	$(BIN)/python -m pytest -m real_time $$(grep -rl --include='test_*.py' 'mark\.real_time' tests)
 
-slow: $(STAMP) ## train each of DLBS's models for two steps, run and export the largest networks, and fill memory
+slow: $(STAMP) ## train each of DLBS's models for two steps, run and export the largest networks, fill memory, and count intervals
 	$(BIN)/python -m pytest -m slow tests/cli/test_benchmark_models.py tests/contract/test_zoo_models.py \
-	  tests/contract/test_zoo_models_mxnet.py tests/integration/test_memory_processes.py
+	  tests/contract/test_zoo_models_mxnet.py tests/integration/test_memory_processes.py \
+	  tests/integration/test_generation_truth.py
 
 check: $(STAMP) proto-check ## installed packages, lint, types, import rules, generated stubs
 	$(BIN)/python -m pip check

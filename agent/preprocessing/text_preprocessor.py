@@ -6,7 +6,7 @@ Only this module imports the library, for manifests with text inputs.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -262,3 +262,20 @@ class TextPreprocessor(Preprocessor):
             raise InputError(f"the model takes texts of at most {len(out)} tokens")
         out[...] = self._tokenize.padding_id
         out[: len(tokens[0].ids)] = tokens[0].ids
+
+
+def token_counter(path: Path) -> Callable[[str], int]:
+    """Returns a function that counts the tokens of a text, without special ones.
+
+    Args:
+        path: A ``tokenizer.json``, or the folder that has it.
+
+    Raises:
+        ArtifactError: The file cannot be read.
+    """
+    path = path / "tokenizer.json" if path.is_dir() else path
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing more precise
+        raise ArtifactError(f"tokenizer {path}: cannot be read: {one_line(error)}") from error
+    return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)

@@ -29,19 +29,20 @@ from inferometer.agent.inference.session import Session, check_model, open_sessi
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.client.api.invocation import Invocation
 from inferometer.client.api.progress import RunningFile, display_of
-from inferometer.client.remote.address import is_kserve
+from inferometer.client.remote.address import is_kserve, is_openai
 from inferometer.evaluators.evaluation import Evaluation, M, Progress, Status, SystemUnderTest, TensorSystem
 from inferometer.evaluators.jobs.job import Found, Job, JobCallbacks, JobPart, JobStart, Notify, SystemRequest
 from inferometer.evaluators.kinds.registry import kind_of
 from inferometer.evaluators.store.evaluation_store import write_spool
 from inferometer.manifests.catalog import Catalog
-from inferometer.manifests.errors import EvaluationInterrupted, StoreError
+from inferometer.manifests.errors import ConfigurationError, EvaluationInterrupted, StoreError
 from inferometer.manifests.schema import ModelManifest
 
 if TYPE_CHECKING:
     from inferometer.client.remote.connection import RemoteOptions
     from inferometer.client.remote.kserve.session import KServeSession
     from inferometer.client.remote.native.agent import RemoteAgent
+    from inferometer.client.remote.openai.server import OpenAISystem
     from inferometer.evaluators.store.evaluation_store import EvaluationStore
 
 
@@ -153,6 +154,12 @@ class Systems:
         """Opens a model for a load test; see ``JobResources``."""
         return self._open_one(request, notify, None)
 
+    def open_generator(self, agent: str, model: str | None, *, notify: Notify) -> OpenAISystem:
+        """Opens a model that generates text; see ``JobResources``."""
+        from inferometer.client.remote.openai.server import open_openai
+
+        return open_openai(agent, model, self._remote_options(SystemRequest()), notify)
+
     def find_model(self, request: SystemRequest) -> ModelManifest:
         """Returns the manifest of the model that a request names; see ``JobResources``."""
         invocation = self._invocation
@@ -183,6 +190,11 @@ class Systems:
             return self._open_here(request, trace)
         if is_kserve(request.agents[0]):
             return self._open_kserve(request, notify)
+        if is_openai(request.agents[0]):
+            raise ConfigurationError(
+                f"{request.agents[0]}: a server of OpenAI's protocol generates text; "
+                "measure it by agent measure generation"
+            )
         return self._open_remote(request, request.agents[0], trace)
 
     def _open_here(self, request: SystemRequest, trace: TraceScope | None) -> Session:

@@ -28,7 +28,7 @@ _COMMANDS = {
     "export": "Export a model as an ONNX file.",
     "info": "Reports on evaluations, models, frameworks and this machine.",
     "manifest": "Check manifests, write one for a model's file, and print their schema.",
-    "measure": "Run a kind of measurement, such as memory or tuning, or one of a plug-in.",
+    "measure": "Run a kind of measurement, such as generation, memory or tuning, or one of a plug-in.",
     "op": "Benchmark single operators in several frameworks.",
     "plan": "Run many experiments that a file describes, resume them, and report on them.",
     "predict": "Evaluate a model and publish the results.",

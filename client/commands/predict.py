@@ -265,7 +265,7 @@ class _Kinds(Group):
 
 @click.command("measure", cls=_Kinds)
 def measure() -> None:
-    """Run a kind of measurement, such as memory or tuning, or one of a plug-in."""
+    """Run a kind of measurement, such as generation, memory or tuning, or one of a plug-in."""
 
 
 tuning_options = options(system_options_beside(TuningRequest), request_options(TuningRequest))

@@ -1,4 +1,4 @@
-"""The addresses of servers: of an agent, and of a model on a server of the Open Inference Protocol."""
+"""The addresses of servers: of an agent, and of models on servers of the V2 protocol and of OpenAI's."""
 
 from __future__ import annotations
 
@@ -124,6 +124,52 @@ class KServeAddress:
     def __str__(self) -> str:
         scheme = f"kserve{'+http' * self.http}{'s' * bool(self.agent.secure)}"
         return "/".join(filter(None, (f"{scheme}://{self.server}", self.model_name, self.model_version)))
+
+
+_OPENAI_ADDRESS = re.compile(
+    r"(?P<scheme>openai\+https?)://(?P<agent>[^/]+)(?P<path>(/[A-Za-z0-9._~%-]+)*)/?", re.IGNORECASE
+)
+
+
+def is_openai(address: str) -> bool:
+    """Returns whether an address names a server of OpenAI's protocol."""
+    return address.strip().casefold().startswith("openai+")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAIAddress:
+    """The address of a server of OpenAI's protocol: its host, its port, and the path before ``/v1``."""
+
+    agent: AgentAddress
+    path: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> OpenAIAddress:
+        """Reads ``openai+http://host:port`` or ``openai+https://…``, with a path before ``/v1`` if any.
+
+        Raises:
+            ConfigurationError: The text is invalid.
+        """
+        match = _OPENAI_ADDRESS.fullmatch(text.strip())
+        try:
+            if match is None:
+                raise ConfigurationError("is not an address")
+            secure = match["scheme"].casefold().endswith("s")
+            agent = replace(AgentAddress.parse(match["agent"]), secure=secure or None)
+        except ConfigurationError as error:
+            raise ConfigurationError(
+                f'agent address "{_masked(text)}" is not openai+http://host:port, or openai+https://… with '
+                "TLS, followed by the path before /v1 if there is one"
+            ) from error
+        return cls(agent, match["path"].removesuffix("/v1"))
+
+    @property
+    def server(self) -> str:
+        """The host and the port."""
+        return f"{self.agent.host}:{self.agent.port}"
+
+    def __str__(self) -> str:
+        return f"openai+http{'s' * bool(self.agent.secure)}://{self.server}{self.path}"
 
 
 def _masked(text: str) -> str:

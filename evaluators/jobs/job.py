@@ -23,6 +23,7 @@ from inferometer.evaluators.datasets.opening import DatasetChoice as DatasetChoi
 from inferometer.evaluators.evaluation import Evaluation, SystemUnderTest, TensorSystem
 from inferometer.evaluators.evaluation import Progress as Progress
 from inferometer.evaluators.jobs import options as defaults
+from inferometer.evaluators.load.streams import GenerationSystem
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, NotFoundError
 from inferometer.manifests.inputs import TensorSpec
@@ -200,6 +201,18 @@ class JobResources(Protocol):
 
     def open_loadable(self, request: SystemRequest, *, notify: Notify) -> TensorSystem:
         """Opens a model in this process or on one agent, ready to be put under load.
+
+        Raises:
+            InferometerError: The model cannot be opened.
+        """
+
+    def open_generator(self, agent: str, model: str | None, *, notify: Notify) -> GenerationSystem:
+        """Opens a model that generates text on a server of OpenAI's protocol.
+
+        Args:
+            agent: The address of the server.
+            model: The server's name of the model; None for the only one that it has.
+            notify: Called with the name of the model if it was not given.
 
         Raises:
             InferometerError: The model cannot be opened.

@@ -33,6 +33,7 @@ _BUILT_IN: Mapping[str, str] = MappingProxyType(
         "operators": f"{_HERE}operators.kind:OperatorsKind",
         "memory": f"{_HERE}memory.kind:MemoryKind",
         "tuning": f"{_HERE}tuning.kind:TuningKind",
+        "generation": f"{_HERE}generation.kind:GenerationKind",
     }
 )
 

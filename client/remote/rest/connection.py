@@ -38,7 +38,7 @@ from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.protocol.status import AUTHORIZATION_KEY, bearer
 from inferometer.agent.protocol.tensors import array_bytes, read_array
 from inferometer.agent.tracing.recorder import SpanKind, http_client_call
-from inferometer.client.remote.address import KServeAddress
+from inferometer.client.remote.address import AgentAddress, KServeAddress
 from inferometer.client.remote.connection import (
     CONNECT_TIMEOUT_S,
     Metadata,
@@ -70,6 +70,16 @@ INFER_TEMPLATE = "/v2/models/{model}/infer"
 def model_path(name: str, version: str) -> str:
     """Returns the path of a model, or of one of its versions."""
     return f"/v2/models/{quote(name, safe='@')}" + (f"/versions/{quote(version, safe='')}" if version else "")
+
+
+def fixed_headers(address: AgentAddress, secret: str | None, secure_scheme: str) -> bytes:
+    """Returns the header lines of every request to a server; see ``warn_of_clear_secret`` for the scheme."""
+    lines = [f"host: {address.host}:{address.port}", "accept-encoding: identity"]
+    if secret is not None:
+        lines.append(f"{AUTHORIZATION_KEY}: {bearer(secret)}")
+        if not address.secure:
+            warn_of_clear_secret(address, secure_scheme)
+    return "".join(f"{line}\r\n" for line in lines).encode("latin-1")
 
 
 def encode_request(verb: str, path: str, fixed: bytes, *body: bytes | memoryview, more: str = "") -> bytes:
@@ -218,12 +228,7 @@ class KServeHttpConnection(KServeServer):
         self.address = replace(address, agent=agent)
         self._name = f"server {address.server}"
         self._model_timeout_s = remote.open_timeout_s
-        lines = [f"host: {agent.host}:{agent.port}", "accept-encoding: identity"]
-        if remote.secret is not None:
-            lines.append(f"{AUTHORIZATION_KEY}: {bearer(remote.secret)}")
-            if not agent.secure:
-                warn_of_clear_secret(agent, "kserve+https")
-        self._fixed = "".join(f"{line}\r\n" for line in lines).encode("latin-1")
+        self._fixed = fixed_headers(agent, remote.secret, "kserve+https")
         self._endpoint = Endpoint(agent, remote.tls)
         self._exchanges = Exchanges(self._endpoint, self._name)
         self._flights: Flights | None = None
@@ -292,7 +297,7 @@ class KServeHttpConnection(KServeServer):
         return partial(HttpRequestForm, fixed=self._fixed, is_binary=BINARY_EXTENSION in self.extensions)
 
     def _exchange(self, request: bytes, timeout_s: float | None, metadata: Metadata) -> bytes:
-        return _successful(self._exchanges.exchange(with_headers(request, metadata), timeout_s))
+        return successful(self._exchanges.exchange(with_headers(request, metadata), timeout_s))
 
     def begin_infer(
         self, request: bytes, timeout_s: float | None, metadata: Metadata = ()
@@ -304,7 +309,7 @@ class KServeHttpConnection(KServeServer):
 
     def _answer(self, call: grpc.Future[bytes]) -> bytes:
         try:
-            return _successful(cast("HttpCall", call).result())
+            return successful(cast("HttpCall", call).result())
         except CancelledError as error:
             raise AgentError(f"{self._name}: the call was cancelled") from error
 
@@ -365,7 +370,8 @@ def _read_config(response: Response) -> pb.ModelConfigResponse:
     return pb.ModelConfigResponse(config=config)
 
 
-def _successful(answer: bytes) -> bytes:
+def successful(answer: bytes) -> bytes:
+    """Returns a response with status 200; raises HttpFailure for any other."""
     if not answer.startswith((b"HTTP/1.1 200", b"HTTP/1.0 200")):
         raise of_response(Response.parse(answer))
     return answer

@@ -44,7 +44,7 @@ class Incoming:
     It only detects the end, so that the time of a response does not depend on its content.
     """
 
-    __slots__ = ("_chunks", "_head", "_left", "_parts", "_pending", "keeps_open")
+    __slots__ = ("_chunks", "_head", "_left", "_parts", "_pending", "_whole", "arrived", "keeps_open")
 
     def __init__(self) -> None:
         self._pending = b""
@@ -52,6 +52,9 @@ class Incoming:
         self._head = b""
         self._left: int | None = None
         self._chunks: bytearray | None = None
+        self._whole = 0
+        self.arrived = 0
+        """How many bytes of ``content`` have arrived, with those of a chunk that is not complete yet."""
         self.keeps_open = True
         """Whether the connection can be used again, once the response is complete."""
 
@@ -66,6 +69,7 @@ class Incoming:
         if self._chunks is not None:
             return self._feed_chunks(data)
         self._parts.append(data)
+        self.arrived += len(data)
         if self._left is None:  # until the connection is closed
             return False
         return self._is_over(len(data))
@@ -102,8 +106,10 @@ class Incoming:
         if _CHUNKED.search(head) is not None:
             self._parts.append(self._head)
             self._chunks = bytearray()
+            self.arrived = self._whole = start
             return self._feed_chunks(data[start:])
         self._parts.append(data)
+        self.arrived = len(data)
         length = _LENGTH.search(head)
         if length is None and status not in _EMPTY:
             return False
@@ -130,9 +136,11 @@ class Incoming:
                 return chunks.find(_HEAD_END, line_end) >= 0  # after what trails the body
             after = start + size + len(_LINE_END)
             if len(chunks) < after:
+                self.arrived = self._whole + min(len(chunks) - start, size)
                 return False
             self._parts.append(bytes(chunks[start : start + size]))
             del chunks[:after]
+            self.arrived = self._whole = self._whole + size
         return False
 
 
@@ -187,7 +195,7 @@ def of_response(response: Response) -> HttpFailure:
 
 
 def _text_of(response: Response) -> str:
-    """Returns the message in the body: the protocol's ``error``, FastAPI's ``detail``, or plain text."""
+    """Returns the message in the body: ``error``, or its ``message``; FastAPI's ``detail``; or plain text."""
     try:
         reason = HTTPStatus(response.status).phrase
     except ValueError:
@@ -199,6 +207,7 @@ def _text_of(response: Response) -> str:
         is_page = "html" in response.headers.get("content-type", "")
         return f"{response.status} {reason}" if is_page or not content else content
     said = found.get("error", found.get("detail")) if isinstance(found, dict) else None
+    said = said.get("message", said) if isinstance(said, dict) else said
     return str(said) if said else f"{response.status} {reason}"
 
 

@@ -169,13 +169,20 @@ _CLOSING_S = 10.0
 
 
 class HttpCall(Future[bytes]):
-    """A request in flight; its result is the response, as ``Response.parse`` reads it, or an HttpFailure."""
+    """A request in flight; its result is the response, as ``Response.parse`` reads it, or an HttpFailure.
 
-    def __init__(self, end_s: float | None) -> None:
+    ``stamped`` keeps when each piece of the response arrives, as the pieces of a stream do one by one.
+    """
+
+    def __init__(self, end_s: float | None, *, stamped: bool = False) -> None:
         super().__init__()
         self.end_s = end_s
         """The time of the timeout on the monotonic clock; None for never."""
         self.connection: _Connection | None = None
+        self.incoming = Incoming()
+        """The response as far as it has arrived."""
+        self.arrivals: list[tuple[int, int]] | None = [] if stamped else None
+        """For each piece, the time in ns (``perf_counter_ns``), and how many bytes have arrived by then."""
 
     def cancel(self) -> bool:
         """Cancels the request, and closes its connection."""
@@ -203,14 +210,12 @@ class _Connection(asyncio.Protocol):
         self._flights = flights
         self._plain = plain
         self._transport: asyncio.Transport | None = None
-        self._incoming = Incoming()
         self.call: HttpCall | None = None
         self.is_closed = False
         self.idle_since_s = 0.0
 
     def send(self, call: HttpCall, request: bytes) -> None:
         """Sends the request of a call."""
-        self._incoming = Incoming()
         call.connection, self.call = self, call
         rest = memoryview(request)
         if self._plain is not None:
@@ -238,12 +243,16 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Receives a part of the response; completes the call once the response is complete."""
-        call, incoming = self.call, self._incoming
+        arrived_ns, call = time.perf_counter_ns(), self.call
         if call is None:  # no request is pending
             self._abort()
             return
+        incoming = call.incoming
         try:
-            if not incoming.feed(data):
+            is_whole = incoming.feed(data)
+            if call.arrivals is not None:
+                call.arrivals.append((arrived_ns, incoming.arrived))
+            if not is_whole:
                 return
         except NoHttpError as error:
             self._fail(of_exchange(error, is_first=False))
@@ -262,9 +271,9 @@ class _Connection(asyncio.Protocol):
         self.is_closed = True
         self._flights.forget(self)
         call = self.call
-        if call is not None and exc is None and self._incoming.end():
+        if call is not None and exc is None and call.incoming.end():
             self.call = None
-            call.answer(self._incoming.content)
+            call.answer(call.incoming.content)
         else:
             self._fail(lost())
 
@@ -307,9 +316,9 @@ class Flights:
         self._thread = threading.Thread(target=self._run, name="http-load", daemon=True)
         self._thread.start()
 
-    def begin(self, request: bytes, timeout_s: float | None) -> HttpCall:
-        """Sends a request; ``timeout_s`` is how long the response may take."""
-        call = HttpCall(None if timeout_s is None else time.monotonic() + timeout_s)
+    def begin(self, request: bytes, timeout_s: float | None, *, stamped: bool = False) -> HttpCall:
+        """Sends a request; ``timeout_s`` is how long the response may take. See ``HttpCall``."""
+        call = HttpCall(None if timeout_s is None else time.monotonic() + timeout_s, stamped=stamped)
         try:
             self.idle.pop().send(call, request)
         except IndexError:

@@ -47,7 +47,7 @@ _RUNS = ("run", "probes", "alone", "together")
 class RunsKind(Kind[M]):
     """A kind of measurement that consists of runs, which are numbered in the order of its fields."""
 
-    collections = ("load_query",)
+    collections: ClassVar[tuple[str, ...]] = ("load_query",)
     readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
     """What reads the stored form of a kind's own fields, by field; others are plain."""
 

@@ -1,0 +1,1 @@
+"""The client of servers of OpenAI's protocol, whose answers are streams of events."""

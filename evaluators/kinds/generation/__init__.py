@@ -1,0 +1,1 @@
+"""Measurement of a served language model: how fast its answers begin, continue and end."""

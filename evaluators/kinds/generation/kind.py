@@ -1,0 +1,320 @@
+"""The kind of measurement for generated answers, with its report, its picture and its documents."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from inferometer.evaluators.documents import Documents, Part, Stored, restored, storable
+from inferometer.evaluators.drawing import charts
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.kinds.generation.measurement import GenerationMeasurement, GenerationSummary, Rate
+from inferometer.evaluators.kinds.generation.request import GenerationRequest
+from inferometer.evaluators.kinds.kind import Rows, own_values, top_figures
+from inferometer.evaluators.kinds.load.documents import RunsKind
+from inferometer.evaluators.reports.base import (
+    CONDITIONS_COLUMN,
+    EVALUATION_COLUMNS,
+    INVALID_COLUMN,
+    STATUS_COLUMN,
+    VERDICT_COLUMN,
+    Column,
+    Report,
+    Row,
+    describe,
+    describe_verdict,
+    in_ms,
+    time_columns,
+    time_values,
+)
+
+GenerationEvaluation: TypeAlias = Evaluation[GenerationMeasurement]
+_FIGURES = ("mean", "p50", "p90", "p99")
+_TIMES: Mapping[str, tuple[str, Mapping[str, int]]] = {
+    "ttft": ("TTFT", {"mean": 1, "p50": 0, "p90": 1, "p99": 0}),
+    "tpot": ("TPOT", {"mean": 1, "p50": 0, "p90": 1, "p99": 0}),
+    "icl": ("ICL", {"mean": 2, "p50": 2, "p90": 2, "p99": 1}),
+    "e2e": ("whole answer", {"mean": 2, "p50": 0, "p90": 2, "p99": 1}),
+    "ttfo": ("TTFO", {"mean": 3, "p50": 3, "p90": 3, "p99": 3}),
+}
+"""The times of an answer, each with its heading and the detail of its figures."""
+_RATES = {
+    "requests": ("requests/s", 0),
+    "output_tokens": ("output tokens/s", 0),
+    "goodput": ("goodput (requests/s)", 0),
+}
+_MOST_POINTS = 500
+_SHOWN = ("id", "created_at", "model_name", "framework_name")
+_OUTCOMES = ("answered", "failed", "timed_out", "waiting")
+
+
+def _rate_columns() -> Iterator[Column]:
+    for name, (heading, detail) in _RATES.items():
+        yield Column(f"{name}_per_s", heading, decimals=2, detail=detail)
+        for end in ("low", "high"):
+            yield Column(f"{name}_per_s_{end}", f"{heading} {end}", decimals=2, detail=3)
+
+
+class GenerationReport(Report[GenerationMeasurement]):
+    """One row for each run; the figures are those of ``GenerationSummary``.
+
+    TTFT is the time to the first chunk with content, since the request was due; TPOT the time per output
+    token after the first; ICL the gap between chunks; TTFO the time to the first visible output. A percentile
+    that falls on requests without a right answer is infinite, and one of too few requests empty.
+    """
+
+    name = "generation"
+    summary = "generated answers: time to first token, time per token, tokens in a second, goodput"
+    takes = (GenerationMeasurement,)
+    columns = (
+        *(column for column in EVALUATION_COLUMNS if column.key in _SHOWN),
+        VERDICT_COLUMN,
+        Column("arrival", "arrival", detail=2),
+        Column("rate_qps", "asked for (requests/s)", decimals=2, detail=1),
+        *_rate_columns(),
+        Column("whole_tokens_per_s", "output tokens/s of the whole run", decimals=2, detail=2),
+        Column("user_tokens_per_s", "tokens/s of a user", decimals=2, detail=1),
+        Column("kept_share", "kept the bounds (share)", decimals=4, detail=1),
+        *(
+            column
+            for name, (heading, details) in _TIMES.items()
+            for column in time_columns(f"{name}_ms", heading, details, _FIGURES)
+        ),
+        Column("input_tokens", "input tokens", decimals=1, detail=1),
+        Column("output_tokens", "output tokens", decimals=1, detail=1),
+        Column("planned_tokens", "planned tokens", decimals=1, detail=2),
+        Column("shorter_answers", "shorter than planned", detail=2),
+        Column("tokens_by", "tokens counted by", detail=2),
+        Column("lag_ms_p99", "lag p99 (ms)", detail=2),
+        Column("requests", "requests", detail=1),
+        *(Column(name, name.replace("_", " "), detail=2) for name in _OUTCOMES),
+        Column("prompts", "prompts", detail=3),
+        Column("stopped", "stopped", wraps=True),
+        INVALID_COLUMN,
+        STATUS_COLUMN,
+        CONDITIONS_COLUMN,
+    )
+
+    def rows(self, evaluations: Sequence[GenerationEvaluation]) -> Iterator[Row]:
+        """Yields one row for each evaluation."""
+        for evaluation in evaluations:
+            measured, summary = evaluation.measurement, GenerationSummary(evaluation.measurement)
+            run, described = measured.run, describe(evaluation)
+            rates: dict[str, Any] = {}
+            for name in _RATES:
+                rate: Rate = getattr(summary, name)
+                low, high = rate.interval or (None, None)
+                rates |= {f"{name}_per_s": rate.per_s, f"{name}_per_s_low": low, f"{name}_per_s_high": high}
+            tpot_ns = summary.tpot.p50_ns
+            yield {
+                **{key: described[key] for key in (*_SHOWN, "status", "conditions")},
+                **describe_verdict(evaluation, run.invalid),
+                "arrival": run.source,
+                "rate_qps": run.rate_qps or None,
+                **rates,
+                "whole_tokens_per_s": summary.whole_tokens_per_s,
+                "user_tokens_per_s": 1e9 / tpot_ns if tpot_ns else None,
+                "kept_share": summary.kept_share,
+                **_times(summary),
+                **{n: summary.mean_tokens(n) for n in ("input_tokens", "output_tokens", "planned_tokens")},
+                "shorter_answers": summary.shorter if measured.tokens_by else None,
+                "tokens_by": measured.tokens_by or None,
+                "lag_ms_p99": in_ms(summary.lag.p99_ns),
+                "requests": int(np.count_nonzero(summary.counted)),
+                **{name: summary.outcomes[name] for name in _OUTCOMES},
+                "prompts": measured.prompts,
+                "stopped": run.stopped or None,
+            }
+
+
+def _times(summary: GenerationSummary) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in _TIMES:
+        found |= time_values(f"{name}_ms", getattr(summary, name), _FIGURES, _FIGURES)
+    return found
+
+
+class GenerationPlot(charts.Plot[GenerationMeasurement]):
+    """For each evaluation, the cumulative distributions of TTFT and TPOT, with their bounds."""
+
+    def drawing(
+        self, chosen: charts.Chosen[GenerationMeasurement], notes: Sequence[str]
+    ) -> charts.Drawing | None:
+        """Returns the charts."""
+        found = tuple(chart for evaluation, _ in chosen for chart in _charts(evaluation))
+        told = ("Right answers after the empty start.", *notes)
+        return (
+            charts.Drawing("Time to first token and per token", found, ("TTFT", "TPOT"), told)
+            if found
+            else None
+        )
+
+
+def _charts(evaluation: GenerationEvaluation) -> Iterator[charts.PointChart]:
+    measured, summary = evaluation.measurement, GenerationSummary(evaluation.measurement)
+    for name in ("ttft", "tpot"):
+        values_ns = summary.right_ns(name)
+        if not len(values_ns):
+            continue
+        heading, bound_ns = _TIMES[name][0], measured.bound_ns(f"{name}_bound_ms")
+        x = np.sort(values_ns) / 1e6
+        y = np.arange(1, len(x) + 1) / len(x)
+        kept = np.unique(np.linspace(0, len(x) - 1, min(len(x), _MOST_POINTS)).astype(int))
+        rules = (
+            ()
+            if bound_ns is None
+            else (charts.Rule(bound_ns / 1e6, f"bound {bound_ns / 1e6:g} ms", upright=True),)
+        )
+        tooltip = f"{evaluation.id}: {heading} of {len(x):,} requests"
+        series = charts.Series(
+            heading, tuple(x[kept].tolist()), tuple(y[kept].tolist()), line=True, tooltip=tooltip
+        )
+        warning = f"INVALID: {measured.run.invalid}" if measured.run.invalid else ""
+        label = charts.label_of(evaluation, measured.run.source, warning=warning)
+        yield charts.PointChart(label, f"{heading} (ms)", "share of requests", (series,), rules)
+
+
+class GenerationKind(RunsKind[GenerationMeasurement]):
+    """Measure a served language model: time to the first token, time per token, tokens per second, goodput.
+
+    Requests are sent to a server of OpenAI's protocol at a rate or in a closed loop, and answers arrive as
+    streams. Every piece of an answer is stamped before it is read. Latency counts from when a request was
+    due, and tokens are those that the server reports, not chunks.
+    """
+
+    name = "generation"
+    title = "generation"
+    phrase = "a measurement of generated answers"
+    counted = "requests"
+    collections = ("load_query", "generation_answer")
+    reports = {GenerationReport: GenerationPlot}
+    headlines = ("ttft_ms_p50", "ttft_ms_p99", "tpot_ms_p50", "output_tokens_per_s", "goodput_per_s")
+    of_a_model = False
+    request = GenerationRequest
+    measurement = GenerationMeasurement
+    readers = {"options": restored}
+
+    def job(self, request: GenerationRequest) -> Any:
+        """Returns the job of a request."""
+        from inferometer.evaluators.kinds.generation.job import generation_job  # which help does not need
+
+        return generation_job(request)
+
+    def to_documents(self, evaluation: GenerationEvaluation, save_id: str) -> Documents:
+        """Returns the measurement's fields, with its requests in ``load_query`` and its answers apart."""
+        document, parts = super().to_documents(evaluation, save_id)
+        answers = [storable(part) for part in evaluation.measurement.streams.parts()]
+        return document, {**parts, "generation_answer": Part(len(answers), answers)}
+
+    def from_documents(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> GenerationMeasurement:
+        """Returns the measurement; raises KeyError, TypeError or ValueError if the documents are damaged."""
+        found = super().from_documents(head, parts)
+        streams = found.streams.joined(list(map(restored, parts["generation_answer"])))
+        if len(streams) != len(found.run.queries):
+            raise ValueError(f"{len(streams)} of its {len(found.run.queries)} answers are present")
+        return replace(found, streams=streams)
+
+    def _names(self) -> list[str]:
+        return [name for name in super()._names() if name != "streams"]
+
+    def invalid(self, measurement: GenerationMeasurement) -> str:
+        return measurement.run.invalid
+
+    def measured(self, measurement: GenerationMeasurement) -> str:
+        return f"{len(measurement.run.queries)} requests"
+
+    def unanswered(self, measurement: GenerationMeasurement) -> str:
+        return next(iter(measurement.run.reasons), "no request was answered")
+
+    def overview(self, measurement: GenerationMeasurement) -> Row:
+        summary = GenerationSummary(measurement)
+        return top_figures(summary.e2e.p50_ns, summary.requests.per_s)
+
+    def summary(self, evaluation: GenerationEvaluation) -> Rows:
+        measured, summary = evaluation.measurement, GenerationSummary(evaluation.measurement)
+        run = measured.run
+        if run.invalid:
+            yield "INVALID", run.invalid
+        if run.stopped:
+            yield "stopped", run.stopped
+        outcomes = ", ".join(f"{count} {name}" for name, count in summary.outcomes.items() if count)
+        cut = int(np.count_nonzero(~summary.counted))
+        empty = f", after {cut} of the empty start" if run.cut_ns else ""
+        yield "requests", f"{np.count_nonzero(summary.counted)} ({outcomes or 'none'}){empty}"
+        for reason, count in run.reasons.items():
+            yield "", f"{count} failed: {reason}"
+        if summary.without_content:
+            yield "", f"{summary.without_content} answers without content, which have no TTFT"
+        yield "rate", _rate_text(summary.requests, "requests/s")
+        yield "tokens", _tokens_text(measured, summary)
+        if summary.output_tokens.per_s is not None:
+            yield "", _rate_text(summary.output_tokens, "output tokens/s")
+        reasons = bool((summary.ttfo_ns != summary.ttft_ns).any())
+        yield from _time_rows(summary, {n: h for n, (h, _) in _TIMES.items() if n != "ttfo" or reasons})
+        if not measured.tokens_by:
+            yield "TPOT", "not known: nobody counts the tokens; give --tokenizer"
+        if summary.kept is not None:
+            share = (
+                "" if summary.kept_share is None else f", {100 * summary.kept_share:.1f} % kept every bound"
+            )
+            yield "goodput", f"{_rate_text(summary.goodput, 'requests/s')}{share}"
+        if run.checksum:  # of a schedule
+            yield from _time_rows(summary, {"lag": "lag"})
+
+    def description(self, evaluation: GenerationEvaluation) -> Rows:
+        run = evaluation.measurement.run
+        rate = f" at {run.rate_qps:g} requests/s" if run.rate_qps else ""
+        yield "prompts", evaluation.measurement.prompts
+        yield "load", f"{run.source}{rate}" + (f", seed {run.seed}" if run.seed is not None else "")
+        if run.checksum:
+            yield "", f"schedule {run.checksum}"
+
+    def document(self, evaluation: GenerationEvaluation, *_: object) -> dict[str, Any]:
+        [row], measured = GenerationReport().rows([evaluation]), evaluation.measurement
+        finish = [each for each in measured.streams.finish if each]
+        figures = {
+            **own_values(GenerationReport(), row),
+            "options": dict(measured.options),
+            "failure_reasons": dict(measured.run.reasons),
+            "finish_reasons": {each: finish.count(each) for each in sorted(set(finish))},
+        }
+        return {"generation": figures}
+
+
+def _time_rows(summary: GenerationSummary, headings: Mapping[str, str]) -> Rows:
+    """Yields times in milliseconds, each figure with its interval."""
+    for name, heading in headings.items():
+        shown, times = [], getattr(summary, name)
+        for figure in _FIGURES:
+            value_ns, ends_ns = (getattr(times, f"{figure}_{each}") for each in ("ns", "interval_ns"))
+            if value_ns is not None:
+                ends = f" [{_ms(ends_ns[0])}, {_ms(ends_ns[1])}]" if ends_ns else ""
+                shown.append(f"{figure} {_ms(value_ns)}{ends}")
+        if shown:
+            yield heading, "  ".join(shown) + " ms"
+
+
+def _ms(value_ns: float | None) -> str:
+    if value_ns is None:
+        return "?"
+    return "never" if math.isinf(value_ns) else f"{value_ns / 1e6:.3f}"
+
+
+def _rate_text(rate: Rate, unit: str) -> str:
+    if rate.per_s is None:
+        return "not known"
+    ends = "" if rate.interval is None else " [{:.2f}, {:.2f}]".format(*rate.interval)
+    return f"{rate.per_s:.2f}{ends} {unit}"
+
+
+def _tokens_text(measured: GenerationMeasurement, summary: GenerationSummary) -> str:
+    """Returns the mean numbers of tokens, given beside planned, and who counted them."""
+    numbers = {name: summary.mean_tokens(f"{name}_tokens") for name in ("input", "output", "planned")}
+    told = ["not known" if each is None else f"{each:.1f}" for each in numbers.values()]
+    less = f"; {summary.shorter} answers are shorter" if summary.shorter else ""
+    by = f", counted by {measured.tokens_by}" if measured.tokens_by else ""
+    return f"{told[0]} in, {told[1]} out of {told[2]} planned a request{by}{less}"

@@ -1,0 +1,323 @@
+"""The measurement of generated answers, and its figures. ``docs/generation.md`` compares the definitions.
+
+For a request that was due at d, whose chunks with content arrived at c₁ … cₖ, whose last byte arrived at e,
+and which has n output tokens: TTFT is c₁ - d; TTFO the same for the first chunk of visible output; TPOT is
+(cₖ - c₁)/(n - 1), one value a request; ICL are the gaps between its chunks; the whole answer takes e - d.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Self
+
+from inferometer.evaluators.load.queries import LoadRun, Outcome, Stop, bound_ns_of
+from inferometer.evaluators.load.streams import UNKNOWN, Answer, ChunkKind, Streams
+from inferometer.evaluators.load.validity import lag_in_percentiles
+from inferometer.evaluators.statistics import (
+    NEVER_NS,
+    Interval,
+    batches_for_interval,
+    interval_over,
+    mean_interval,
+    percentile_intervals,
+    values_for_percentile,
+)
+
+PERCENTS = (50, 90, 99)
+BOUNDS = ("ttft_bound_ms", "tpot_bound_ms", "e2e_bound_ms")
+_PARTS = 10
+_LEAST_EVENTS = 50
+_MOST_MS = 1e12
+_NS_PER_S = 1_000_000_000
+_Mask = NDArray[np.bool_]
+_Times = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GenerationMeasurement:
+    """A run of requests whose answers were generated.
+
+    Attributes:
+        options: The options that differ from their defaults.
+        run: When the requests were due, sent and done, and their outcomes.
+        elapsed_ns: The duration of the run without the warm-up.
+        tokens_by: Who counted the output tokens: ``the server``, a tokenizer, or empty for nobody.
+        prompts: What the prompts are, in words.
+        streams: The answers, in the order of the run's requests.
+    """
+
+    kind: ClassVar[str] = "generation"
+
+    options: Mapping[str, Any]
+    run: LoadRun
+    elapsed_ns: int
+    tokens_by: str = ""
+    prompts: str = ""
+    streams: Streams = field(default_factory=lambda: Streams.of((), (), 0))
+
+    def __post_init__(self) -> None:
+        for bound_ms in filter(None, map(self.options.get, BOUNDS)):
+            if not 0 < bound_ms <= _MOST_MS:
+                raise ValueError(f"its bound is {bound_ms} ms")
+
+    @property
+    def batch_size(self) -> int:
+        """A request has one prompt."""
+        return 1
+
+    @classmethod
+    def of(cls, run: LoadRun, answers: Sequence[Answer], planned: Sequence[int], **more: Any) -> Self:
+        """Returns the measurement of a run, with its answers and the most tokens that each may have.
+
+        A request whose whole answer turned out to be wrong has failed. The run is invalid if the lag of the
+        sender could have changed the TTFT; see ``lag_in_percentiles``.
+        """
+        outcome = run.queries.outcome.copy()
+        wrong = np.array([bool(each.error) for each in answers], bool) & (outcome == Outcome.ANSWERED)
+        outcome[wrong] = Outcome.FAILED
+        reasons = Counter(run.reasons) + Counter(answers[n].error for n in np.flatnonzero(wrong))
+        queries = replace(run.queries, outcome=outcome)
+        run = replace(run, queries=queries, reasons=dict(reasons.most_common()))
+        found = cls(run=run, streams=Streams.of(answers, planned, run.began_ns), **more)
+        if not len(queries.lag_ns) or not queries.lag_ns.any():  # a closed loop has none
+            return found
+        counted = int(np.count_nonzero(queries.scheduled_ns >= run.cut_ns))
+        judged = max((p for p in PERCENTS if counted >= values_for_percentile(p)), default=PERCENTS[0])
+        first_ns = found.streams.first_ns()
+        begun = replace(queries, done_ns=np.where(first_ns == UNKNOWN, queries.done_ns, first_ns))
+        lag = lag_in_percentiles(begun, run.cut_ns, judged, found.bound_ns("ttft_bound_ms"))
+        return replace(found, run=replace(run, invalid=lag))
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the run was stopped on request."""
+        return self.run.stop is Stop.INTERRUPTED
+
+    @property
+    def answered(self) -> int:
+        """The number of right answers."""
+        return self.run.queries.count(Outcome.ANSWERED)
+
+    def bound_ns(self, name: str) -> int | None:
+        """Returns one of ``BOUNDS`` in nanoseconds; None if it was not given."""
+        bound_ms = self.options.get(name)
+        return None if bound_ms is None else bound_ns_of(bound_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The figures of one time over the requests, each in nanoseconds; None if there are too few requests.
+
+    A percentile is infinite if it falls on requests without a right answer. The mean is over right answers.
+    """
+
+    count: int
+    mean_ns: float | None = None
+    mean_interval_ns: tuple[float, float | None] | None = None
+    p50_ns: float | None = None
+    p50_interval_ns: tuple[float, float | None] | None = None
+    p90_ns: float | None = None
+    p90_interval_ns: tuple[float, float | None] | None = None
+    p99_ns: float | None = None
+    p99_interval_ns: tuple[float, float | None] | None = None
+
+    @classmethod
+    def of(cls, values_ns: _Times, requests: int) -> Times:
+        """Returns the figures of values that are in the order in which their requests were due.
+
+        The values of one request are not independent of each other, so ``requests`` decides what is enough.
+        The 10 batches whose spread gives the intervals are of consecutive requests, also if a request has
+        many values; see ``percentile_interval`` and ``mean_interval``.
+
+        Args:
+            values_ns: int64; ``NEVER_NS`` for a request without a right answer.
+            requests: How many requests they are of.
+        """
+        known = values_ns[values_ns != NEVER_NS]
+        found: dict[str, Any] = {"mean_ns": float(known.mean()) if len(known) else None}
+        if requests >= _LEAST_EVENTS and len(known) >= batches_for_interval(known):
+            found["mean_interval_ns"] = tuple(mean_interval(known))
+        for each in percentile_intervals(values_ns, PERCENTS):
+            if requests >= values_for_percentile(each.percent):
+                found[f"p{each.percent:g}_ns"] = each.value_ns
+                ends = None if each.low_ns is None else (each.low_ns, each.high_ns)
+                found[f"p{each.percent:g}_interval_ns"] = ends
+        return cls(requests, **found)
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Something per second within the steady window, and its 95 % interval."""
+
+    per_s: float | None = None
+    interval: Interval | None = None
+
+
+class GenerationSummary:
+    """The figures of a measurement, over the requests that were due after the empty start.
+
+    The steady window is from then until the last request was due.
+
+    Attributes:
+        streams: The answers.
+        answered: bool, n; whether each request has a right answer.
+        counted: bool, n; whether it was due after the empty start.
+        ttft_ns: int64, n; the time to its first chunk with content; ``UNKNOWN`` without one.
+        ttfo_ns: int64, n; the time to its first chunk of visible output, after any reasoning.
+        tpot_ns: int64, n; its time per output token; ``UNKNOWN`` with fewer than two tokens or chunks.
+        e2e_ns: int64, n; the time of the whole answer.
+        kept: bool, n; whether its answer kept every bound; None without a bound, or if one cannot be judged.
+    """
+
+    def __init__(self, measured: GenerationMeasurement) -> None:
+        self._measured = measured
+        self.streams, queries = measured.streams, measured.run.queries
+        self._due_ns: _Times = queries.scheduled_ns
+        self.answered: _Mask = queries.outcome == Outcome.ANSWERED
+        self.counted: _Mask = self._due_ns >= measured.run.cut_ns
+        first_ns, tokens = self.streams.first_ns(), self.streams.output_tokens
+        self.ttft_ns = self._since_due(first_ns)
+        self.ttfo_ns = self._since_due(self.streams.first_ns(ChunkKind.TEXT))
+        self.e2e_ns = self._since_due(self.streams.last_byte_ns)
+        per_token = np.rint((self.streams.last_ns() - first_ns) / np.maximum(tokens - 1, 1)).astype(np.int64)
+        self.tpot_ns: _Times = np.where((tokens > 1) & (self.streams.chunk_count > 1), per_token, UNKNOWN)
+        self.kept = self._kept()
+
+    def _since_due(self, times_ns: _Times) -> _Times:
+        found: _Times = np.where(times_ns == UNKNOWN, UNKNOWN, times_ns - self._due_ns)
+        return found
+
+    def _kept(self) -> _Mask | None:
+        limits = {name: self._measured.bound_ns(f"{name}_bound_ms") for name in ("ttft", "tpot", "e2e")}
+        if not any(limits.values()) or (limits["tpot"] and not self._measured.tokens_by):
+            return None
+        kept: _Mask = self.answered & (self.ttft_ns != UNKNOWN)
+        for name, limit_ns in limits.items():
+            if limit_ns is not None:
+                kept = kept & (getattr(self, f"{name}_ns") <= limit_ns)  # an answer of one token has no TPOT
+        return kept
+
+    def right_ns(self, name: str) -> _Times:
+        """Returns a time of the counted right answers that have it; ``name`` is ``ttft`` or another one."""
+        values_ns: _Times = getattr(self, f"{name}_ns")
+        found: _Times = values_ns[self.counted & self.answered & (values_ns != UNKNOWN)]
+        return found
+
+    @cached_property
+    def ttft(self) -> Times:
+        """The time to the first chunk with content."""
+        return self._figures(self.ttft_ns)
+
+    @cached_property
+    def ttfo(self) -> Times:
+        """The time to the first chunk of visible output."""
+        return self._figures(self.ttfo_ns)
+
+    @cached_property
+    def e2e(self) -> Times:
+        """The time of the whole answer."""
+        return self._figures(self.e2e_ns)
+
+    @cached_property
+    def tpot(self) -> Times:
+        """The time per output token after the first, of right answers."""
+        values_ns = self.right_ns("tpot")
+        return Times.of(values_ns, len(values_ns))
+
+    @cached_property
+    def icl(self) -> Times:
+        """The gaps between the chunks of right answers."""
+        chosen = self.counted & self.answered & (self.streams.chunk_count > 1)
+        return Times.of(self.streams.gaps_ns(chosen), int(np.count_nonzero(chosen)))
+
+    @cached_property
+    def lag(self) -> Times:
+        """How long after they were due the counted requests were sent."""
+        lag_ns = self._measured.run.queries.chosen(self.counted).lag_ns
+        return Times.of(lag_ns, len(lag_ns))
+
+    def _figures(self, values_ns: _Times) -> Times:
+        """Returns the figures of a time, which requests without a right answer never reach."""
+        chosen = self.counted & ~(self.answered & (values_ns == UNKNOWN))
+        return Times.of(np.where(self.answered, values_ns, NEVER_NS)[chosen], int(np.count_nonzero(chosen)))
+
+    @property
+    def kept_share(self) -> float | None:
+        """The share of the counted requests that kept every bound."""
+        counted = np.count_nonzero(self.counted)
+        kept = None if self.kept is None else np.count_nonzero(self.kept & self.counted)
+        return float(kept / counted) if kept is not None and counted else None
+
+    @cached_property
+    def requests(self) -> Rate:
+        """Right answers per second."""
+        return self._rate(self.streams.last_byte_ns[self.answered])
+
+    @cached_property
+    def goodput(self) -> Rate:
+        """Right answers per second that kept every bound."""
+        return Rate() if self.kept is None else self._rate(self.streams.last_byte_ns[self.kept])
+
+    @cached_property
+    def output_tokens(self) -> Rate:
+        """Output tokens per second; those of a request are spread evenly over its chunks."""
+        if not self._measured.tokens_by:
+            return Rate()
+        streams = self.streams
+        per_chunk = self._tokens / np.maximum(streams.chunk_count, 1)
+        return self._rate(streams.chunk_ns, per_chunk[streams.request])
+
+    @property
+    def _tokens(self) -> _Times:
+        """int64, n; the output tokens of right answers, as far as known; 0 for others."""
+        found: _Times = np.where(self.answered, np.maximum(self.streams.output_tokens, 0), 0)
+        return found
+
+    @property
+    def whole_tokens_per_s(self) -> float | None:
+        """All output tokens over the time from when the first request was due to the last byte."""
+        if not self._measured.tokens_by or not self.answered.any():
+            return None
+        span_ns = int(self.streams.last_byte_ns[self.answered].max()) - int(self._due_ns[0])
+        return float(self._tokens.sum()) * _NS_PER_S / span_ns if span_ns > 0 else None
+
+    def _rate(self, times_ns: _Times, weights: NDArray[np.float64] | None = None) -> Rate:
+        """Returns the rate of events in the steady window; ten parts of it give the interval."""
+        due_ns = self._due_ns[self.counted]
+        if len(due_ns) < 2 or due_ns[0] == due_ns[-1]:
+            return Rate()
+        window = float(due_ns[0]), float(due_ns[-1])
+        counts, edges = np.histogram(times_ns, bins=_PARTS, range=window, weights=weights)
+        rates = counts * _NS_PER_S / np.diff(edges)
+        enough = np.count_nonzero(self.counted & self.answered) >= _LEAST_EVENTS
+        return Rate(float(rates.mean()), interval_over(rates) if enough else None)
+
+    def mean_tokens(self, column: str) -> float | None:
+        """Returns the mean of a column of token counts over the counted right answers that tell it."""
+        values = getattr(self.streams, column)[self.counted & self.answered]
+        return float(values[values != UNKNOWN].mean()) if (values != UNKNOWN).any() else None
+
+    @property
+    def shorter(self) -> int:
+        """How many counted right answers have fewer tokens than planned, as far as known."""
+        less = (self._tokens > 0) & (self._tokens < self.streams.planned_tokens)
+        return int(np.count_nonzero(self.counted & less))
+
+    @property
+    def without_content(self) -> int:
+        """How many counted right answers have no content, and so no TTFT."""
+        return int(np.count_nonzero(self.counted & self.answered & (self.ttft_ns == UNKNOWN)))
+
+    @property
+    def outcomes(self) -> Mapping[str, int]:
+        """The number of counted requests with each outcome."""
+        found = self._measured.run.queries.outcome[self.counted]
+        known = [each for each in Outcome if each is not Outcome.UNSENT]
+        return {each.name.lower(): int(np.count_nonzero(found == each)) for each in known}

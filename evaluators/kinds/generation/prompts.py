@@ -1,0 +1,130 @@
+"""The prompts of a run: those of a file, or synthetic ones of a given number of tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from inferometer.manifests.errors import ConfigurationError
+
+MOST_PROMPTS = 1024
+_WORDS = (
+    *("the", "of", "and", "to", "in", "is", "was", "for", "on", "that", "with", "as"),
+    *("by", "at", "from", "his", "it", "an", "were", "are", "which", "this", "be", "or"),
+    *("had", "first", "one", "their", "its", "new", "after", "but", "who", "not", "they", "have"),
+    *("her", "she", "two", "been", "other", "when", "time", "there", "all", "also", "more", "city"),
+    *("world"),
+)
+_MOST_TRIES = 10
+Count = Callable[[str], int | None]
+"""Returns the number of tokens of a prompt; None if nobody tells."""
+
+
+def read_prompts(path: Path, output_tokens: int) -> tuple[list[tuple[Any, int]], str]:
+    """Reads prompts from a file of JSON lines, each with ``prompt`` or ``messages``.
+
+    Returns:
+        Each text, or list of messages, with the most tokens of its answer; and ``sha256:…`` of the file.
+
+    Raises:
+        ConfigurationError: The file cannot be read; the message gives the line.
+    """
+    try:
+        content = path.read_bytes()
+        lines = content.decode("utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise ConfigurationError(f"prompts {path}: cannot be read: {reason}") from error
+    found = [
+        _prompt(line, f"prompts {path}: line {number}", output_tokens)
+        for number, line in enumerate(lines, 1)
+        if line.strip()
+    ]
+    if not found:
+        raise ConfigurationError(
+            f"prompts {path}: is empty; give a JSON object with prompt or messages per line"
+        )
+    return found, f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def _prompt(line: str, where: str, output_tokens: int) -> tuple[Any, int]:
+    try:
+        given = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"{where}: is no JSON: {error}") from error
+    if not isinstance(given, dict) or ("prompt" in given) == ("messages" in given):
+        raise ConfigurationError(f"{where}: is not a JSON object with either prompt or messages")
+    content: Any = given.get("prompt", given.get("messages"))
+    if "prompt" in given and not isinstance(content, str):
+        raise ConfigurationError(f"{where}: prompt is not a text")
+    if "messages" in given and not (
+        isinstance(content, list) and content and all(isinstance(each, dict) for each in content)
+    ):
+        raise ConfigurationError(f"{where}: messages is not a list of objects")
+    tokens = given.get("output_tokens", output_tokens)
+    if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1:
+        raise ConfigurationError(f"{where}: output_tokens is not a whole number of at least 1")
+    return content, tokens
+
+
+def synthetic_prompts(tokens: int, count: int, seed: int, counted: Count) -> tuple[list[str], str]:
+    """Returns prompts of common words, and a text that describes them.
+
+    All prompts have the same words in another order, so that they have as many tokens as the first, if a
+    token does not reach over the end of a word, and a server's cache of prefixes finds none of them.
+
+    Args:
+        tokens: How many tokens a prompt is to have, with those that the server adds.
+        count: How many prompts.
+        seed: The seed of the words and their order.
+        counted: Counts the tokens of a prompt.
+
+    Raises:
+        ConfigurationError: The shortest prompt has more tokens.
+    """
+    drawn = random.Random(seed)  # noqa: S311 - words, no secret
+    words = drawn.choices(_WORDS, k=tokens)
+    size, found = _fitted(words, tokens, counted)
+    words = words[:size]
+    orders = [drawn.sample(words, size) for _ in range(min(count, MOST_PROMPTS))]
+    prompts = list(dict.fromkeys(map(" ".join, orders)))  # a few words have few orders
+    kind = f"{len(prompts)} synthetic prompts" if len(prompts) > 1 else "1 synthetic prompt"
+    if found is None:
+        return prompts, f"{kind} of {size} words, approximately as many tokens: nobody counts them"
+    nearly = "" if found == tokens else f", the nearest to {tokens}"
+    return prompts, f"{kind} of {found} tokens{nearly}"
+
+
+def _fitted(words: list[str], tokens: int, counted: Count) -> tuple[int, int | None]:
+    """Returns how many words have the wanted number of tokens, or nearly, and their number of tokens."""
+    least = counted(words[0])
+    if least is None:
+        return len(words), None
+    if least > tokens:
+        raise ConfigurationError(f"prompt_tokens is {tokens}, but a prompt of one word already has {least}")
+    seen = {1: least}
+    for size in _sizes(seen, tokens, len(words)):
+        seen[size] = counted(" ".join(words[:size])) or least
+    size = min(seen, key=lambda each: (abs(seen[each] - tokens), each))
+    return size, seen[size]
+
+
+def _sizes(seen: dict[int, int], tokens: int, most: int) -> Iterator[int]:
+    """Yields numbers of words to try, on the line between the nearest two that were tried."""
+    for _ in range(_MOST_TRIES):
+        low = max((each for each in seen if seen[each] <= tokens), default=1)
+        high = min((each for each in seen if seen[each] > tokens), default=None)
+        if seen[low] == tokens or (high is not None and high - low < 2):
+            return
+        if high is None:
+            size = min(most, low + tokens - seen[low])
+        else:
+            size = low + round((tokens - seen[low]) * (high - low) / (seen[high] - seen[low]))
+            size = min(max(size, low + 1), high - 1)
+        if size in seen:
+            return
+        yield size

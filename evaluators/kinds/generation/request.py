@@ -1,0 +1,126 @@
+"""The request to measure a served language model. Because help shows its options, imports are few."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass
+from pathlib import Path
+from typing import Any
+
+from inferometer.evaluators.jobs import options
+from inferometer.evaluators.jobs.options import COUNT, NOT_NEGATIVE, POSITIVE, SEED, Range, declared
+from inferometer.manifests.errors import ConfigurationError
+
+DURATION_S = 30.0
+RATE_QPS = 1.0
+PROMPT_TOKENS, OUTPUT_TOKENS = 64, 32
+CHAT, COMPLETIONS = "chat", "completions"
+
+
+def _bound(name: str, of: str) -> Any:
+    return declared(None, f"Bound on the {of}, for goodput.", "MS", within=POSITIVE, flags=(f"--{name}",))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """A served language model under load.
+
+    Raises:
+        ConfigurationError: Two options exclude each other, or a value is invalid.
+    """
+
+    agent: str = declared(
+        MISSING,
+        "Server of OpenAI's protocol: openai+http://HOST:PORT or openai+https://HOST:PORT, with the path "
+        "before /v1 if it has one. Its key is the secret of AGENT_SECRET or --secret_file.",
+        "AGENT",
+        variable="AGENT_ADDRESS",
+    )
+    model_name: str | None = declared(
+        None, "Model, as the server names it.", "NAME", default_text="the only one that the server has"
+    )
+    endpoint: str = declared(
+        CHAT, "Endpoint that prompts go to.", "NAME", choices=(CHAT, COMPLETIONS), ignores_case=True
+    )
+    rate_qps: float | None = declared(
+        None, "Requests per second.", "QPS", within=POSITIVE, flags=("--rate",), default_text=f"{RATE_QPS:g}"
+    )
+    arrival: str | None = declared(
+        None,
+        "Arrival process of the requests: constant, poisson, gamma:cv=2, bursts:on_s=1,off_s=1, "
+        "ramp:from_share=0.1,to_share=1,over_s=60.",
+        "PROCESS",
+        default_text=options.ARRIVAL,
+    )
+    concurrency: int | None = declared(
+        None,
+        "Keep N requests in flight instead: each answer triggers the next request (closed loop).",
+        "N",
+        within=COUNT,
+    )
+    duration_s: float | None = declared(
+        None,
+        "Duration of the run.",
+        "S",
+        within=POSITIVE,
+        default_text=f"{DURATION_S:g}, unless max_queries is given",
+    )
+    max_queries: int | None = declared(None, "Requests after which the run ends.", "N", within=COUNT)
+    prompts: Path | None = declared(
+        None,
+        "Prompts, in turn: JSON lines with prompt or messages, and output_tokens if a line has its own.",
+        "FILE",
+        reads=True,
+    )
+    prompt_tokens: int | None = declared(
+        None,
+        "Tokens in each synthetic prompt, with those of the chat's template, as the server counts them.",
+        "N",
+        within=COUNT,
+        default_text=f"{PROMPT_TOKENS}, unless prompts is given",
+    )
+    output_tokens: int = declared(OUTPUT_TOKENS, "Most tokens that an answer may have.", "N", within=COUNT)
+    ignore_eos: bool = declared(
+        False, "Have the server generate all output_tokens, as vLLM and SGLang can (ignore_eos, min_tokens)."
+    )
+    temperature: float = declared(0.0, "Temperature of sampling; 0 is greedy.", "T", within=NOT_NEGATIVE)
+    seed: int = declared(0, "Seed of the arrivals, the synthetic prompts and the sampling.", "N", within=SEED)
+    ttft_bound_ms: float | None = _bound("ttft_bound", "time to the first token")
+    tpot_bound_ms: float | None = _bound("tpot_bound", "time per output token after the first")
+    e2e_bound_ms: float | None = _bound("e2e_bound", "time of the whole answer")
+    tokenizer: Path | None = declared(
+        None,
+        "The model's tokenizer.json, or its folder, to count the tokens of a server that does not tell.",
+        "PATH",
+    )
+    timeout_ms: float = declared(
+        60_000.0, "Timeout of a request, from the time it was due.", "MS", within=Range(1)
+    )
+    warm_up_queries: int = declared(
+        4,
+        "Requests to send before the run without measuring them.",
+        "N",
+        within=NOT_NEGATIVE,
+        flags=("--warmup",),
+    )
+
+    def __post_init__(self) -> None:
+        options.check_options(self)
+        if self.concurrency is not None:
+            for name, shown in (("rate_qps", "rate"), ("arrival", "arrival")):
+                if getattr(self, name) is not None:
+                    raise ConfigurationError(
+                        f"concurrency sends a request when an answer ends; leave out {shown}"
+                    )
+        if self.prompts is not None and self.prompt_tokens is not None:
+            raise ConfigurationError("prompts has the prompts; leave out prompt_tokens")
+
+    @property
+    def arrivals(self) -> tuple[str, float]:
+        """The arrival process and its rate."""
+        return self.arrival or options.ARRIVAL, self.rate_qps or RATE_QPS
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that differ from their defaults, as an evaluation stores them."""
+        found = options.given_options(self)
+        return {name: str(each) if isinstance(each, Path) else each for name, each in found.items()}

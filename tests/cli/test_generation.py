@@ -1,0 +1,188 @@
+"""``agent measure generation`` against a server with known times, and against what can go wrong."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Agent
+from tests.integration.generation_truth import Serving, serving
+
+MEASURE = ("measure", "generation", "--warmup=1")
+
+
+def at(server: Serving) -> str:
+    return f"--agent=openai+http://{server.address}"
+
+
+@pytest.mark.real_time
+def test_a_served_model_is_measured_stored_and_told(agent: Agent, tmp_path: Path) -> None:
+    """60 requests with reasoning, a role chunk, and chunks of three tokens of 1 ms."""
+    load = ("--rate=40", "--arrival=constant", "--max_queries=60", "--output_tokens=12", "--prompt_tokens=20")
+    bounds = ("--ttft_bound=500", "--tpot_bound=100", "--e2e_bound=1000")
+    with serving(first_ms=20, token_ms=1, chunk=3, reasoning=3) as server:
+        found = agent(*MEASURE, at(server), *load, *bounds)
+
+    assert found.code in {0, 6}, found.stderr  # 6: another process has delayed the sender
+    assert found.figure("tokens") == "20.0 in, 12.0 out of 12.0 planned a request, counted by the server"
+    [row] = agent("info", "evaluation", "generation", "-f", "csv").rows
+    assert (row["model_name"], row["answered"], row["failed"]) == ("tiny", row["requests"], "0")
+    assert int(row["requests"]) == 54  # without the first tenth
+    figures = {name: float(row[name]) for name in row if name.endswith(("_ms_p50", "_per_s", "_share"))}
+    assert figures["ttft_ms_p50"] == pytest.approx(20, abs=5)
+    assert figures["ttfo_ms_p50"] == pytest.approx(23, abs=5)
+    assert figures["tpot_ms_p50"] == pytest.approx(9 / 11, rel=0.3)
+    assert figures["icl_ms_p50"] == pytest.approx(3, rel=0.3)
+    assert figures["e2e_ms_p50"] == pytest.approx(29, abs=5)
+    assert figures["requests_per_s"] == pytest.approx(40, rel=0.1)
+    assert figures["output_tokens_per_s"] == pytest.approx(480, rel=0.1)
+    assert figures["goodput_per_s"] == pytest.approx(40, rel=0.1)
+    assert figures["kept_share"] == 1
+    identity = found.figure("evaluation")
+    shown = agent("info", "evaluation", "show", identity, "-f", "json")
+    document = json.loads(shown.stdout)["generation"]
+    assert document["finish_reasons"] == {"length": 60}
+    assert document["options"]["max_queries"] == 60
+    page = tmp_path / "page.html"
+    assert agent("report", "-o", str(page)).code == 0
+    parts = re.findall(r'<script type="text/plain"[^>]*>([^<]*)</script>', page.read_text(encoding="utf-8"))
+    text = "".join(gzip.decompress(base64.b64decode(part)).decode() for part in parts)
+    assert f"agent measure generation {at(server)} " in text
+    assert "Time to first token and per token" in text
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "options", "summary"),
+    [
+        ({}, ("--endpoint=completions", "--prompt_tokens=9"), r"tokens +9.0 in, 5.0 out of 5.0 planned"),
+        ({"usage": False}, (), r"TPOT +not known: nobody counts the tokens; give --tokenizer"),
+        ({"most_tokens": 2}, (), r"tokens .*2.0 out of 5.0 planned .*; 5 answers are shorter"),
+        ({"most_tokens": 2}, ("--ignore_eos",), r"tokens .*5.0 out of 5.0 planned a request, counted by"),
+        ({"breaks": "error", "every": 2}, (), r"3 failed: the stream has an error: the engine has died"),
+        ({"breaks": "cut", "every": 2}, (), r"3 failed: the connection was lost; the server was stopped"),
+        ({"closes": True, "crlf": True}, (), r"requests +5 \(5 answered\), after 1 of"),
+        ({"split_ms": 1}, (), r"requests +5 \(5 answered\), after 1 of"),
+        ({"models": ["a", "tiny"]}, ("--model_name=tiny",), r"requests +5 \(5 answered\), after 1 of"),
+        ({"key": "sesame"}, ("--secret=sesame",), r"requests +5 \(5 answered\), after 1 of"),
+    ],
+)
+def test_servers_differ(
+    agent: Agent, behaviour: dict[str, object], options: tuple[str, ...], summary: str
+) -> None:
+    with serving(first_ms=2, token_ms=1, breaks_after=2, **behaviour) as server:
+        load = ("--concurrency=1", "--max_queries=6", "--output_tokens=5", "--warmup=0", "--publish=false")
+        found = agent(
+            "measure", "generation", at(server), *load, *_without_the_first_break(behaviour), *options
+        )
+
+    assert found.code == 0, found.stderr
+    assert re.search(summary, found.stdout), found.stdout
+
+
+def _without_the_first_break(behaviour: dict[str, object]) -> tuple[str, ...]:
+    """Prompts of a file need no request before the one that tries the server, which is number 1."""
+    if "breaks" not in behaviour:
+        return ()
+    path = Path(os.environ["AGENT_DATA_DIR"]) / "prompts.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(
+        '{"prompt": "a b"}\n\n{"messages": [{"role": "user", "content": "c"}], "output_tokens": 4}\n'
+    )
+    return (f"--prompts={path}",)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "options", "error"),
+    [
+        ({"models": ["a", "b"]}, (), "has 2 models (a, b); name one with --model_name"),
+        ({}, ("--model_name=tny",), 'has no model "tny"; did you mean "tiny"?'),
+        ({"key": "sesame"}, (), "refuses the key: Incorrect API key provided; give it with --secret_file"),
+        ({"key": "sesame"}, ("--secret=wrong",), "refuses the key: Incorrect API key provided"),
+        ({"breaks": "error", "breaks_after": 0}, (), "the stream has an error: the engine has died"),
+        ({}, ("--prompt_tokens=3",), "prompt_tokens is 3, but a prompt of one word already has 5"),
+        ({}, ("--prompts=missing.jsonl",), "missing.jsonl"),
+        (
+            {},
+            ("--concurrency=1", "--rate=2"),
+            "concurrency sends a request when an answer ends; leave out rate",
+        ),
+        ({}, ("--rate=0",), "rate"),
+        ({}, ("--agent=127.0.0.1:1",), 'agent address "127.0.0.1:1" is not openai+http://host:port'),
+        ({}, ("--agent=openai+http://127.0.0.1:1",), "connection refused; is the server running"),
+        ({}, ("--tokenizer=missing",), "missing"),
+    ],
+)
+def test_what_cannot_be_measured_is_told_in_a_line(
+    agent: Agent, behaviour: dict[str, object], options: tuple[str, ...], error: str
+) -> None:
+    with serving(**behaviour) as server:
+        found = agent(*MEASURE, at(server), *options, "--publish=false")
+
+    assert found.code != 0
+    assert error in found.stderr.splitlines()[-1], found.stderr
+
+
+def test_answers_that_are_too_late_are_neither_waited_for_nor_reported_as_faults(
+    agent: Agent, caplog: pytest.LogCaptureFixture
+) -> None:
+    load = ("--concurrency=1", "--max_queries=3", "--timeout_ms=50", "--warmup=0", "--publish=false")
+    with serving(first_ms=400) as server:
+        found = agent("measure", "generation", at(server), *load)
+
+    assert "timed_out" in found.figure("requests")
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_a_tokenizer_counts_what_the_server_does_not_tell(agent: Agent, tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"one": 0, "?": 1}, unk_token="?"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    words.save(str(tmp_path / "tokenizer.json"))
+    load = ("--concurrency=1", "--max_queries=6", "--output_tokens=5", "--warmup=0", "--publish=false")
+    with serving(first_ms=2, token_ms=1, chunk=2, usage=False) as server:
+        found = agent(
+            "measure", "generation", at(server), *load, f"--tokenizer={tmp_path}", "--prompt_tokens=9"
+        )
+
+    assert found.code == 0, found.stderr
+    told = f"not known in, 5.0 out of 5.0 planned a request, counted by the tokenizer {tmp_path}"
+    assert found.figure("tokens") == told
+    assert "6 synthetic prompts of 9 tokens" in found.stdout
+    assert "the server does not tell how many tokens it generated (usage): the tokenizer" in found.stderr
+
+
+def test_an_evaluation_over_a_dataset_sends_the_user_to_generation(agent: Agent) -> None:
+    found = agent("predict", "dataset", "--agent=openai+http://127.0.0.1:1")
+
+    assert found.error.endswith("generates text; measure it by agent measure generation")
+
+
+def test_a_stop_keeps_what_was_measured(agent: Agent) -> None:
+    command = [sys.executable, "-c", "from inferometer.client.cli.main import main; main()"]
+    with serving(first_ms=5, token_ms=1) as server:
+        process = subprocess.Popen(
+            [*command, *MEASURE, at(server), "--concurrency=2", "--duration=60"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        asked = 0
+        while asked < 20:  # of which few are the warm-up and those that fit the prompts
+            asked += len(server.sent())
+            assert process.poll() is None, process.communicate()
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=30)
+
+    assert "stopping, without waiting for the answers" in told
+    [row] = agent("info", "evaluation", "generation", "-f", "csv", "--include_interrupted").rows
+    assert int(row["answered"]) > 0
+    assert row["stopped"] == "interrupted"

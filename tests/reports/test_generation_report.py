@@ -1,0 +1,50 @@
+"""The report on generated answers: golden outputs, the summary, the picture, and the documents."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.kinds.registry import find_report, kind_of
+from inferometer.evaluators.reports.writer import Format, write
+from tests.evaluations import changed
+from tests.generated_answers import measured, sixty
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.mark.parametrize("output_format", Format)
+@pytest.mark.parametrize("count", [0, 1])
+def test_the_report_is_its_golden_output(
+    output_format: Format, count: int, evaluations: list[Evaluation]
+) -> None:
+    report, stream = find_report("generation"), io.StringIO()
+    found = [changed(evaluations[0], measurement=sixty())]
+
+    write(report.columns, report.rows(found[:count]), output_format, stream)
+
+    golden = GOLDEN / f"generation_{count}.{output_format.value}"
+    assert stream.getvalue() == golden.read_text(encoding="utf-8")
+
+
+def test_the_summary_tells_the_figures_and_what_is_missing(evaluations: list[Evaluation]) -> None:
+    evaluation = changed(evaluations[0], measurement=sixty())
+
+    told = [f"{name}: {text}" for name, text in kind_of(evaluation).summary(evaluation)]
+
+    assert "requests: 54 (52 answered, 1 failed, 1 timed_out), after 6 of the empty start" in told
+    assert ": 1 failed: the stream has an error: overload" in told
+    assert ": 1 answers without content, which have no TTFT" in told
+    assert any(line.startswith("goodput: ") and line.endswith("kept every bound") for line in told)
+
+
+def test_nothing_was_answered(evaluations: list[Evaluation]) -> None:
+    evaluation = changed(evaluations[0], measurement=measured([], options={"ttft_bound_ms": 3.0}))
+
+    told = dict(kind_of(evaluation).summary(evaluation))
+
+    assert (told["requests"], told["rate"]) == ("0 (none)", "not known")
+    assert not list(kind_of(evaluation).drawings(evaluation, 100))

@@ -1,0 +1,195 @@
+"""The figures of generated answers, computed independently from known times."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inferometer.evaluators.kinds.generation.measurement import (
+    GenerationMeasurement,
+    GenerationSummary,
+    Times,
+)
+from inferometer.evaluators.kinds.generation.prompts import read_prompts, synthetic_prompts
+from inferometer.evaluators.load.queries import Outcome
+from inferometer.evaluators.load.streams import Answer, Streams
+from inferometer.evaluators.statistics import NEVER_NS
+from inferometer.manifests.errors import ConfigurationError
+from tests.generated_answers import MS, answer, measured, sixty
+
+GOOD = [n for n in range(6, 60) if n not in {20, 30, 40}]
+"""The requests of ``sixty`` with a right answer and content, after the empty start."""
+
+
+def ms(times: Times, name: str) -> float:
+    return getattr(times, f"{name}_ns") / MS
+
+
+def test_times_are_those_of_the_requests_after_the_empty_start() -> None:
+    summary = GenerationSummary(sixty())
+    ttft = [50 + n % 10 for n in GOOD]
+    gaps = [8 + 0.1 * (n % 7) for n in GOOD]
+
+    assert summary.outcomes == {"waiting": 0, "answered": 52, "failed": 1, "timed_out": 1}
+    assert ms(summary.ttft, "mean") == pytest.approx(np.mean(ttft))
+    with_never = [*ttft, math.inf, math.inf]  # failed and timed out; an answer without content does not count
+    assert summary.ttft.count == len(with_never) == 53
+    assert ms(summary.ttft, "p50") == pytest.approx(sorted(with_never)[26])
+    assert ms(summary.tpot, "mean") == pytest.approx(np.mean([4 * gap / 9 for gap in gaps]), abs=1e-6)
+    assert ms(summary.icl, "mean") == pytest.approx(np.mean(gaps), abs=1e-6)
+    assert summary.icl.count == len(GOOD)
+    whole = [first + 4 * gap + 2 for first, gap in zip(ttft, gaps, strict=True)]
+    assert ms(summary.e2e, "mean") == pytest.approx(np.mean([*whole, 60]), abs=1e-6)
+    visible = [first + gap for first, gap in zip(ttft, gaps, strict=True)]
+    assert ms(summary.ttfo, "mean") == pytest.approx(np.mean(visible), abs=1e-6)
+    assert summary.without_content == 1
+    assert summary.ttft.p99_ns is None  # of too few requests
+    assert summary.ttft.p90_ns is not None
+    assert summary.ttft.p90_interval_ns is None
+
+
+def test_bounds_decide_the_goodput() -> None:
+    summary = GenerationSummary(sixty())
+    kept = [n for n in GOOD if 50 + n % 10 <= 57 and 4 * (8 + 0.1 * (n % 7)) / 9 <= 3.8]
+
+    assert summary.kept_share == pytest.approx(len(kept) / 54)
+    assert summary.goodput.per_s == pytest.approx(len(kept) / 5.3, rel=0.05)  # from 0.6 s to 5.9 s
+    assert GenerationSummary(sixty(options={})).kept is None
+    unknown = GenerationSummary(sixty(tokens_by=""))
+    assert (unknown.kept, unknown.output_tokens.per_s, unknown.whole_tokens_per_s) == (None, None, None)
+
+
+def test_tokens_count_over_the_run_and_in_the_steady_window() -> None:
+    summary = GenerationSummary(measured([answer(100 * n, 30, 10) for n in range(200)], cut_ms=2000))
+
+    # the first request is due at 0, the last byte arrives 72 ms after the last one is due
+    assert summary.whole_tokens_per_s == pytest.approx(200 * 10 / (19.9 + 0.072))
+    assert summary.output_tokens.per_s == pytest.approx(100, rel=0.01)
+    assert summary.output_tokens.interval is not None
+    assert summary.output_tokens.interval.covers(100)
+    assert summary.requests.per_s == pytest.approx(10, rel=0.01)
+    assert summary.shorter == 180
+    assert summary.mean_tokens("planned_tokens") == 12
+
+
+def test_one_chunk_and_one_token_have_no_time_per_token() -> None:
+    alike = [answer(100 * n, 30, 10, chunks=1, reasoning=0) for n in range(30)]
+    alike += [answer(100 * n, 30, 10, chunks=2, output_tokens=1) for n in range(30, 60)]
+    summary = GenerationSummary(measured(alike))
+
+    assert (summary.tpot.count, summary.tpot.mean_ns, summary.tpot.p50_ns) == (0, None, None)
+
+
+def test_a_percentile_on_requests_without_an_answer_is_never() -> None:
+    times = Times.of(np.array([5] * 10 + [NEVER_NS] * 30), 40)
+
+    assert times.p50_ns == math.inf
+    assert times.mean_ns == 5
+
+
+def test_the_answers_of_one_request_are_not_enough_for_a_percentile() -> None:
+    assert Times.of(np.arange(1000), 1) == Times(1, mean_ns=499.5)
+
+
+def test_intervals_cover_the_truth() -> None:
+    """Over 200 runs of 300 requests, at least 90 % of the intervals of each figure cover the truth."""
+    random, hits = np.random.default_rng(0), np.zeros(3)
+    for _ in range(200):
+        times = Times.of((random.gamma(4, 10 * MS, 300)).astype(np.int64), 300)
+        truths = {"mean": 40, "p50": 36.7206, "p90": 66.8078}
+        for place, (name, truth) in enumerate(truths.items()):
+            low, high = getattr(times, f"{name}_interval_ns")
+            hits[place] += low <= truth * MS <= (math.inf if high is None else high)
+
+    assert (hits >= 180).all(), hits
+
+
+@pytest.mark.parametrize(("lag_ms", "invalid"), [(0.2, False), (40, True)])
+def test_a_lag_of_the_sender_makes_the_run_invalid(lag_ms: float, invalid: bool) -> None:
+    answers = [answer(100 * n, 45, 8) for n in range(60)]
+
+    found = measured(answers, lag_ms=lag_ms)
+
+    assert bool(found.run.invalid) is invalid
+    assert ("p90 would be 5.000 ms, not 45.000 ms" in found.run.invalid) is invalid
+
+
+def test_an_answer_that_proves_wrong_has_failed() -> None:
+    found = measured([answer(0, 5, 1), answer(100, 5, 1, error="overload")])
+
+    assert found.run.queries.outcome.tolist() == [Outcome.ANSWERED, Outcome.FAILED]
+    assert found.run.reasons == {"overload": 1}
+
+
+def test_answers_are_stored_in_parts_and_joined() -> None:
+    answers = [answer(0, 5, 1, chunks=n % 3) if n % 3 else Answer() for n in range(12_000)]
+    streams = Streams.of(answers, [3] * 12_000, 0)
+
+    parts = list(streams.parts())
+    joined = Streams.joined(parts)
+
+    assert [len(part["finish"]) for part in parts] == [5000, 5000, 2000]
+    for name in Streams.__dataclass_fields__:
+        assert list(getattr(joined, name)) == list(getattr(streams, name)), name
+    with pytest.raises(ValueError, match="different lengths"):
+        Streams.joined([{**parts[0], "chunk_ns": parts[0]["chunk_ns"][1:]}])
+
+
+@pytest.mark.parametrize("tokens_of_a_word", [1, 1.5, 2, 3])
+@pytest.mark.parametrize("added", [0, 12])
+@pytest.mark.parametrize("tokens", [16, 64, 1000])
+def test_synthetic_prompts_have_as_many_tokens_as_asked(
+    tokens_of_a_word: float, added: int, tokens: int
+) -> None:
+    asked = list[str]()
+
+    def counted(text: str) -> int:
+        asked.append(text)
+        return added + round(len(text.split()) * tokens_of_a_word)
+
+    prompts, told = synthetic_prompts(tokens, 5, 0, counted)
+
+    assert len(asked) <= 11
+    assert {abs(counted(each) - tokens) <= tokens_of_a_word / 2 for each in prompts} == {True}
+    assert len(set(prompts)) == len(prompts)
+    assert len(prompts) == 5 or len(prompts[0].split()) < 4
+    assert told.startswith(f"{len(prompts)} synthetic prompt")
+    assert prompts == synthetic_prompts(tokens, 5, 0, counted)[0]
+
+
+def test_nobody_counts_the_tokens_of_a_prompt() -> None:
+    prompts, told = synthetic_prompts(8, 1, 0, lambda _: None)
+
+    assert len(prompts[0].split()) == 8
+    assert told == "1 synthetic prompt of 8 words, approximately as many tokens: nobody counts them"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 2: is no JSON"),
+        ("3", "line 2: is not a JSON object with either prompt or messages"),
+        ('{"prompt": "a", "messages": []}', "line 2: is not a JSON object with either"),
+        ('{"prompt": 3}', "line 2: prompt is not a text"),
+        ('{"messages": ["a"]}', "line 2: messages is not a list of objects"),
+        ('{"prompt": "a", "output_tokens": 0}', "line 2: output_tokens is not a whole number"),
+    ],
+)
+def test_a_line_that_is_no_prompt_is_refused(line: str, message: str, tmp_path: Any) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text(f'{{"prompt": "a"}}\n{line}\n')
+
+    with pytest.raises(ConfigurationError, match=message):
+        read_prompts(file, 8)
+
+
+def test_the_options_of_a_measurement_have_its_bounds() -> None:
+    found: GenerationMeasurement = sixty()
+    options: Mapping[str, Any] = found.options
+
+    assert found.bound_ns("ttft_bound_ms") == options["ttft_bound_ms"] * MS
+    assert found.bound_ns("e2e_bound_ms") is None
