@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -18,7 +17,7 @@ from inferometer.client.remote.address import OpenAIAddress
 from inferometer.client.remote.call_target import CallFlight, CallTarget, Outcome
 from inferometer.client.remote.connection import CONNECT_TIMEOUT_S, Hints, RemoteOptions, explain, with_tls
 from inferometer.client.remote.openai.events import DONE, read_answer
-from inferometer.client.remote.rest.connection import encode_request, fixed_headers, successful, with_headers
+from inferometer.client.remote.rest.connection import encode_request, fixed_headers, successful
 from inferometer.client.remote.rest.sockets import Endpoint, Exchanges, Flights, HttpCall
 from inferometer.evaluators.load.streams import Answer, Prompt
 from inferometer.manifests.errors import AgentError, SessionError, UnknownModelError, suggestion
@@ -56,47 +55,57 @@ def open_openai(
         UnknownModelError: The server does not have the model, or it has several and none is named.
         AgentError: The server cannot be reached, refuses the key, or does not list its models.
     """
-    connection = _Connection(OpenAIAddress.parse(address), remote)
+    system = OpenAISystem(OpenAIAddress.parse(address), remote)
     try:
-        owners = connection.models()
-        names = list(owners)
-        where = f"server {connection.address.server}"
-        if model is None:
-            if len(names) != 1:
-                listed = ", ".join(names) or "none"
-                raise UnknownModelError(
-                    f"{where}: has {len(names)} models ({listed}); name one with --model_name"
-                )
-            [model] = names
-            say(f"model {model}, the only one of {connection.address}")
-        elif names and model not in names:
-            raise UnknownModelError(f'{where}: has no model "{model}"; {suggestion(model, names)}')
-        return OpenAISystem(connection, model, owners.get(model, ""))
+        system.choose(model, say)
     except BaseException:
-        connection.close()
+        system.close()
         raise
+    return system
 
 
-class _Connection:
-    """Connections to a server: for requests that wait, and for those under load. Thread-safe."""
+class OpenAISystem:
+    """A server of OpenAI's protocol and one of its models; see ``evaluators.load.streams.GenerationSystem``.
+
+    Connections are kept for requests that wait, and for those under load. Thread-safe.
+    """
 
     def __init__(self, address: OpenAIAddress, remote: RemoteOptions) -> None:
         agent = with_tls(address.agent, remote.tls)
         self.address = replace(address, agent=agent)
         self.name = f"server {address.server}"
-        self.timeout_s = remote.call_timeout_s
+        self._timeout_s = remote.call_timeout_s
         self._fixed = fixed_headers(agent, remote.secret, "openai+https")
         self._endpoint = Endpoint(agent, remote.tls)
         self._exchanges = Exchanges(self._endpoint, self.name)
         self.flights: Flights | None = None
+        self.model, self.owner = "", ""
 
-    def encode(self, verb: str, path: str, body: Mapping[str, Any] | None = None) -> bytes:
-        """Returns a request."""
-        content = b"" if body is None else json.dumps(body, ensure_ascii=False).encode()
+    def choose(self, model: str | None, say: Callable[[str], None]) -> None:
+        """Chooses the model; see ``open_openai``."""
+        content = self._exchange(self._encode("GET", "/v1/models"), CONNECT_TIMEOUT_S)
+        try:
+            listed = json.loads(content.partition(b"\r\n\r\n")[2])["data"]
+            owners = {str(each["id"]): str(each.get("owned_by") or "") for each in listed}
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            text = "does not speak OpenAI's protocol: /v1/models has no list of models"
+            raise AgentError(f"{self.name}: {text}") from error
+        if model is None:
+            if len(owners) != 1:
+                has = f"has {len(owners)} models ({', '.join(owners) or 'none'})"
+                raise UnknownModelError(f"{self.name}: {has}; name one with --model_name")
+            [model] = owners
+            say(f"model {model}, the only one of {self.address}")
+        elif owners and model not in owners:
+            raise UnknownModelError(f'{self.name}: has no model "{model}"; {suggestion(model, list(owners))}')
+        self.model, self.owner = model, owners.get(model, "")
+
+    def _encode(self, verb: str, path: str, body: Mapping[str, Any] | None = None) -> bytes:
+        content = b"" if body is None else json.dumps(body).encode()
         more = "content-type: application/json\r\n" if content else ""
         return encode_request(verb, self.address.path + path, self._fixed, content, more=more)
 
-    def exchange(self, request: bytes, timeout_s: float | None) -> bytes:
+    def _exchange(self, request: bytes, timeout_s: float | None) -> bytes:
         """Returns a successful response; raises AgentError for any other, and if there is none."""
         try:
             return successful(self._exchanges.exchange(request, timeout_s))
@@ -110,44 +119,24 @@ class _Connection:
             code = grpc.StatusCode.UNAUTHENTICATED
         return explain(code, details, self.address.agent, _HINTS)
 
-    def models(self) -> dict[str, str]:
-        """Returns who owns each of the server's models, by name; that is often the name of the server."""
-        content = self.exchange(self.encode("GET", "/v1/models"), CONNECT_TIMEOUT_S)
-        with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            listed = json.loads(content.partition(b"\r\n\r\n")[2])["data"]
-            return {str(each["id"]): str(each.get("owned_by") or "") for each in listed}
-        raise AgentError(f"{self.name}: does not speak OpenAI's protocol: /v1/models has no list of models")
-
     def hold(self) -> Callable[[], object]:
         """Starts the thread for streams under load; returns a function that ends it."""
         flights = self.flights = Flights(self._endpoint)
         return flights.close
 
-    def close(self) -> None:
-        """Closes the connections; calling it again does nothing."""
-        if self.flights is not None:
-            self.flights.close()
-        self._exchanges.close()
-
-
-class OpenAISystem:
-    """A model of a server of OpenAI's protocol; satisfies ``evaluators.load.streams.GenerationSystem``."""
-
-    in_process = False
-
-    def __init__(self, connection: _Connection, model: str, server: str) -> None:
-        self._connection = connection
-        self._model = model
+    @property
+    def description(self) -> SystemDescription:
+        """The model and what is known of its system."""
         manifest = ModelManifest.model_validate(
             {
-                "name": model,
-                "framework": {"name": server or "server without a name"},
+                "name": self.model,
+                "framework": {"name": self.owner or "server without a name"},
                 "inputs": [{"type": "tensor", "parameters": {"dimensions": [-1], "element_type": "int64"}}],
                 "output": {"type": "generation"},
-                "model": {"architecture": model},
+                "model": {"architecture": self.model},
             }
         )
-        self.description = SystemDescription(
+        return SystemDescription(
             manifest=manifest,
             checksums={},
             framework_version="",
@@ -156,13 +145,13 @@ class OpenAISystem:
             preprocess_threads=0,
             overlap=False,
             environment=unknown_environment({}, {}),
-            agent=str(connection.address),
+            agent=str(self.address),
             precision=None,
         )
 
     def encode(self, prompt: Prompt) -> bytes:
         """Returns the request for the answer to a prompt, as a stream."""
-        body = dict[str, Any](model=self._model)
+        body = dict[str, Any](model=self.model)
         if not prompt.chat:
             body["prompt"] = prompt.content
         elif isinstance(prompt.content, str):
@@ -175,29 +164,26 @@ class OpenAISystem:
         if prompt.ignore_eos:
             body |= {"ignore_eos": True, "min_tokens": prompt.output_tokens}
         body |= {"stream": True, "stream_options": {"include_usage": True}}
-        return self._connection.encode("POST", _PATHS[prompt.chat], body)
+        return self._encode("POST", _PATHS[prompt.chat], body)
 
     def ask(self, prompt: Prompt) -> Answer:
         """Asks once and waits for the whole answer; see ``GenerationSystem``."""
-        connection = self._connection
-        found = read_answer(connection.exchange(self.encode(prompt), connection.timeout_s), ())
+        found = read_answer(self._exchange(self.encode(prompt), self._timeout_s), ())
         if found.error:
-            raise AgentError(f"{connection.name}: {found.error}")
+            raise AgentError(f"{self.name}: {found.error}")
         return found
 
     def target(self, prompts: Sequence[Prompt], *, timeout_s: float, text: bool) -> OpenAITarget:
         """Returns a target whose query n asks prompt n modulo their number; see ``GenerationSystem``."""
-        requests = list(map(self.encode, prompts))
-        address = self._connection.address
-        path = address.path + _PATHS[prompts[0].chat]
-        call = http_client_call("POST", path, address.agent.host, address.agent.port)
-        return OpenAITarget(
-            self.description, self._connection, requests, call, timeout_s + _GRACE_S, text=text
-        )
+        at = self.address.agent
+        call = http_client_call("POST", _PATHS[prompts[0].chat], at.host, at.port)
+        return OpenAITarget(self, list(map(self.encode, prompts)), call, timeout_s + _GRACE_S, text=text)
 
     def close(self) -> None:
         """Closes the connections; calling it again does nothing."""
-        self._connection.close()
+        if self.flights is not None:
+            self.flights.close()
+        self._exchanges.close()
 
 
 class OpenAITarget(CallTarget):
@@ -206,8 +192,7 @@ class OpenAITarget(CallTarget):
     The pieces of an answer are stamped as they arrive, and read after the run.
 
     Args:
-        description: The model.
-        connection: The connections to the server, which the target does not close.
+        system: The server, which the target does not close.
         requests: The encoded requests, in turn.
         call: The span of a call.
         timeout_s: How long an answer may take.
@@ -215,21 +200,14 @@ class OpenAITarget(CallTarget):
     """
 
     def __init__(
-        self,
-        description: SystemDescription,
-        connection: _Connection,
-        requests: Sequence[bytes],
-        call: SpanKind,
-        timeout_s: float,
-        *,
-        text: bool,
+        self, system: OpenAISystem, requests: Sequence[bytes], call: SpanKind, timeout_s: float, *, text: bool
     ) -> None:
-        self._connection, self._requests = connection, requests
+        self._system, self._requests = system, requests
         self._call, self._timeout_s, self._text = call, timeout_s, text
         self._calls: dict[int, HttpCall | Answer] = {}
         self._kept_bytes = 0
         self._of: CallFlight | None = None
-        super().__init__(description, max(map(len, requests)), connection.hold, self._reply_of)
+        super().__init__(system.description, max(map(len, requests)), system.hold, self._reply_of)
 
     @property
     def call(self) -> SpanKind:
@@ -243,10 +221,9 @@ class OpenAITarget(CallTarget):
         run.send(query, self._requests[query % len(self._requests)], partial(self._begin, query))
 
     def _begin(self, query: int, request: bytes) -> grpc.Future[bytes]:
-        flights = self._connection.flights
+        flights = self._system.flights
         if flights is None:
-            raise SessionError(f"the connection to {self._connection.name} is closed; open another")
-        request = with_headers(request, self.traced_metadata(query))
+            raise SessionError(f"the connection to {self._system.name} is closed; open another")
         call = self._calls[query] = flights.begin(request, self._timeout_s, stamped=True)
         call.add_done_callback(partial(self._bound_memory, query))
         return cast("grpc.Future[bytes]", call)
@@ -261,7 +238,7 @@ class OpenAITarget(CallTarget):
         try:
             return successful(call.result())
         except grpc.RpcError as error:
-            raise AgentError(self._connection.explained(error)) from error
+            raise AgentError(self._system.explained(error)) from error
 
     def answered(self, reply: bytes) -> Outcome:
         """Reads a reply; see ``CallTarget``. A whole stream without an error is right as it stands."""
@@ -287,5 +264,5 @@ class OpenAITarget(CallTarget):
             if call.done() and not call.cancelled():
                 call.result()
         except grpc.RpcError as error:
-            found.error = self._connection.explained(error)
+            found.error = self._system.explained(error)
         return found
