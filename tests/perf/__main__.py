@@ -15,6 +15,7 @@ from inferometer.agent.inference.registry import Registry
 from tests.perf import (
     batching,
     dataset_overhead,
+    generation,
     grpc_round_trip,
     hot_path,
     instances,
@@ -155,6 +156,7 @@ SECTIONS: Mapping[str, Callable[[_Given], _Tables]] = {
         triton_peer.measure,
         "triton: skipped; set INFEROMETER_TRITON to tritonserver of nvidia-pytriton",
     ),
+    "generation": lambda _: generation.measure(),
     "soak": _of("A long-running served agent", soak.measure),
     "plan_cells": _plan_cells,
     "slurm_jobs": _slurm_jobs,

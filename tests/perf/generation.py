@@ -1,0 +1,198 @@
+"""``agent measure generation`` beside guidellm and aiperf by turns, on a server with known times and on vLLM.
+
+Both peers run in environments of their own: ``INFEROMETER_GUIDELLM`` and ``INFEROMETER_AIPERF`` name their
+commands (``python -m venv peer && peer/bin/pip install guidellm==0.8.1``; ``aiperf==0.13.0``), and
+``INFEROMETER_GENERATION_MODEL`` a folder of Hugging Face's format whose tokenizer they make prompts with.
+``INFEROMETER_VLLM_URL`` is the address of a server that serves this folder as ``tiny``, such as
+``http://127.0.0.1:8000``; the known server needs none. All send the same constant rate.
+
+The lag is that of the known server: how much later each request came than the schedule that begins with the
+most punctual one. The processor time of a request is that of the tool's processes, without what a run of a
+second takes at the lowest rate, so that imports and set-up do not count.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from tests.integration.generation_truth import Serving, serving
+from tests.perf.ratios import Row, divided, interleaved
+
+GUIDELLM, AIPERF = os.environ.get("INFEROMETER_GUIDELLM"), os.environ.get("INFEROMETER_AIPERF")
+MODEL, VLLM = os.environ.get("INFEROMETER_GENERATION_MODEL"), os.environ.get("INFEROMETER_VLLM_URL")
+ROUNDS, RUN_S, SHORT_S = 3, 8, 1
+RATES = (5, 20, 50)
+_PROMPT, _OUTPUT = 64, 16
+_AGENT = [sys.executable, "-c", "from inferometer.client.cli.main import main; main()"]
+_HOME = {"AGENT_DATA_DIR": "{}", "XDG_CONFIG_HOME": "{}"}
+_LATE, _DISTURBED = 6, 8
+_TIMEOUT_S = 180.0
+_CPU, _LAG = "processor time of a request", "p99 of the lag"
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a tool says of a run and what it took, in milliseconds, and how late the known server got it."""
+
+    ttft: float
+    tpot: float
+    cpu: float
+    lag: float = float("inf")
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A program that measures a server.
+
+    Attributes:
+        command: From the server's URL, a rate, a duration and an empty folder to the command.
+        read: From the folder to the p50 of TTFT and of TPOT in milliseconds.
+        environment: Added to that of this process; ``{}`` is the folder.
+        allowed: Its exit codes.
+    """
+
+    command: Callable[[str, int, int, Path], Sequence[str]]
+    read: Callable[[Path], tuple[float, float]]
+    environment: Mapping[str, str]
+    allowed: Sequence[int] = (0,)
+
+    def run(self, url: str, rate: int, seconds: int, server: Serving | None) -> Figures:
+        with tempfile.TemporaryDirectory() as folder:
+            if server is not None:
+                server.sent()
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            environment = {name: value.format(folder) for name, value in self.environment.items()}
+            _called(self.command(url, rate, seconds, Path(folder)), environment, self.allowed)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            used_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            found = Figures(*self.read(Path(folder)), used_s * 1e3)
+        if server is None or seconds == SHORT_S:
+            return found
+        received_ns = np.array([each.received_ns for each in server.sent()][1 - rate * seconds :])
+        late_ns = received_ns - np.arange(len(received_ns)) * (1e9 / rate)
+        return replace(found, lag=float(np.percentile(late_ns - late_ns.min(), 99) / 1e6))
+
+
+def measure(rounds: int = ROUNDS) -> Iterator[tuple[str, Sequence[Row]]]:
+    """Yields the table of each server; without rows, it is why there are none."""
+    peers: dict[str, Tool] = {}
+    if MODEL is not None and GUIDELLM is not None:
+        command = partial(_guidellm, GUIDELLM, MODEL)
+        peers["guidellm"] = Tool(command, _guidellm_figures, {"HF_HUB_OFFLINE": "1"})
+    if MODEL is not None and AIPERF is not None:
+        peers["aiperf"] = Tool(partial(_aiperf, AIPERF, MODEL), _aiperf_figures, {})
+    if not peers:
+        why = (
+            "generation: without peers; set INFEROMETER_GENERATION_MODEL and INFEROMETER_GUIDELLM or _AIPERF"
+        )
+        yield why, ()
+    with serving(chunk=3) as server:
+        yield (
+            "Generation, a server with known times",
+            _rows(rounds, f"http://{server.address}", peers, server),
+        )
+    if VLLM is None:
+        yield "generation: without vLLM; INFEROMETER_VLLM_URL is the address of one", ()
+    else:
+        yield "Generation, vLLM", _rows(rounds, VLLM, peers, None)
+
+
+def _rows(rounds: int, url: str, peers: Mapping[str, Tool], server: Serving | None) -> list[Row]:
+    ours = Tool(_ours, _our_figures, _HOME, (0, _LATE, _DISTURBED))
+    tools = {"ours": ours, "ours again": ours, **peers}
+    runs = [(RATES[0], SHORT_S), *((rate, RUN_S) for rate in RATES)]
+    taken = interleaved(
+        rounds,
+        {(name, *run): partial(tool.run, url, *run, server) for name, tool in tools.items() for run in runs},
+    )
+
+    def figures(name: str, rate: int) -> Mapping[str, Sequence[float]]:
+        short, whole = taken[name, RATES[0], SHORT_S], taken[name, rate, RUN_S]
+        requests = rate * RUN_S - RATES[0] * SHORT_S
+        return {
+            "p50 of TTFT": [run.ttft for run in whole],
+            "p50 of TPOT": [run.tpot for run in whole],
+            _CPU: [(over.cpu - under.cpu) / requests for over, under in zip(whole, short, strict=True)],
+            _LAG: [run.lag for run in whole],
+        }
+
+    rows = []
+    for rate in RATES:
+        found = {name: figures(name, rate) for name in tools}
+        if server is not None:
+            lags = ", ".join(f"{name} {median(each[_LAG]):.2f}" for name, each in found.items())
+            rows.append(Row(f"{rate}/s: {_LAG} / 1 ms", found["ours"][_LAG], "≤ 1", f"{lags} ms"))
+        for name in (name for name in tools if name != "ours"):
+            for what, over in found["ours"].items():
+                if what != _LAG:
+                    under, aim = found[name][what], "≤ 0.33" if what == _CPU else "≤ 1"
+                    detail = f"{median(over):.2f} / {median(under):.2f} ms"
+                    aim = "" if name == "ours again" else aim
+                    rows.append(Row(f"{rate}/s: {what} / {name}", divided(over, under), aim, detail))
+    return rows
+
+
+def _called(command: Sequence[str], environment: Mapping[str, str], allowed: Sequence[int] = (0,)) -> str:
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=_TIMEOUT_S
+    )
+    assert done.returncode in allowed, f"{command[0]}: {done.stdout[-500:]}{done.stderr[-500:]}"
+    return done.stdout
+
+
+def _ours(url: str, rate: int, seconds: int, _: Path) -> Sequence[str]:
+    load = [f"--rate={rate}", "--arrival=constant", f"--duration={seconds}", "--warmup=1"]
+    lengths = [f"--prompt_tokens={_PROMPT}", f"--output_tokens={_OUTPUT}", "--ignore_eos"]
+    return [*_AGENT, "measure", "generation", f"--agent=openai+{url}", "--model_name=tiny", *load, *lengths]
+
+
+def _our_figures(folder: Path) -> tuple[float, float]:
+    home = {name: value.format(folder) for name, value in _HOME.items()}
+    [row] = json.loads(_called([*_AGENT, "info", "evaluation", "generation", "-f", "json"], home))
+    return row["ttft_ms_p50"] or float("nan"), row["tpot_ms_p50"] or float("nan")
+
+
+def _guidellm(command: str, model: str, url: str, rate: int, seconds: int, folder: Path) -> Sequence[str]:
+    options = {
+        "--backend": f"kind=openai_http,target={url},model=tiny",
+        "--tokenizer": f"kind=hf_auto,model={model}",
+        "--data": f"kind=synthetic_text,prompt_tokens={_PROMPT},output_tokens={_OUTPUT}",
+        "--profile": f"kind=constant,rate={rate}",
+        "--constraint": f"kind=max_duration,seconds={seconds}",
+        "--output": f"kind=json,path={folder / 'found.json'}",
+    }
+    return [command, "run", *(each for pair in options.items() for each in pair), "--disable-console"]
+
+
+def _guidellm_figures(folder: Path) -> tuple[float, float]:
+    [benchmark] = json.loads((folder / "found.json").read_text(encoding="utf-8"))["benchmarks"]
+    ttft, tpot = (
+        benchmark["metrics"][f"{name}_ms"] for name in ("time_to_first_token", "inter_token_latency")
+    )
+    return ttft["successful"]["median"], tpot["successful"]["median"]
+
+
+def _aiperf(command: str, model: str, url: str, rate: int, seconds: int, folder: Path) -> Sequence[str]:
+    load = [f"--request-rate={rate}", "--arrival-pattern=constant", f"--request-count={rate * seconds}"]
+    lengths = [f"--isl={_PROMPT}", f"--osl={_OUTPUT}", "--extra-inputs=ignore_eos:true"]
+    server = ["--model=tiny", f"--url={url}", "--endpoint-type=chat", "--streaming"]
+    quiet = ["--ui=none", "--no-gpu-telemetry", "--no-server-metrics", f"--output-artifact-dir={folder}"]
+    tokens = [f"--tokenizer={Path(model).resolve()}", "--use-server-token-count"]
+    return [command, "profile", *server, *load, *lengths, *tokens, *quiet]
+
+
+def _aiperf_figures(folder: Path) -> tuple[float, float]:
+    found = json.loads((folder / "profile_export_aiperf.json").read_text(encoding="utf-8"))
+    return found["time_to_first_token"]["p50"], found["inter_token_latency"]["p50"]
