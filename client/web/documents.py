@@ -279,7 +279,6 @@ _FIRST = (
 )
 """The columns of the table of evaluations; the others are shown on demand."""
 _NUMERIC = ("batch_size", "threads", "latency_ms_p50", "rate_per_s", "top1_accuracy", "score")
-_ONLY_PICTURES = ("duration", "eventflow", "training_steps")
 _MOST_ROWS = 2000
 _ASIDE = {*COMMON_COLUMNS, *TRACED_COLUMNS}
 _OPTIONS = {
@@ -427,11 +426,9 @@ def _reported(
     figures: list[dict[str, Any]] = []
     told: list[tuple[str, str]] = []
     tables: list[dict[str, Any]] = []
-    tabled = {name: report for name, report in reports.items() if name not in _ONLY_PICTURES}
-    taking = {name: report for name, report in tabled.items() if report.taken([evaluation])}
     kind = kind_of(evaluation)
-    taking |= {report.name: report() for report in kind.tabled}
-    for name, report in taking.items():
+    taking = [each for each in reports.values() if not each.only_drawn and each.taken([evaluation])]
+    for report in (*taking, *(each() for each in kind.tabled)):
         columns = [column for column in report.columns if column not in _ASIDE]
         headlines = kind.headlines if type(report) in list(kind.reports)[:1] else ()
         if isinstance(report, TraceReport):
@@ -446,10 +443,10 @@ def _reported(
             if rows:
                 rest = f"; the first {_MOST_ROWS:,} of {len(rows):,} rows" if len(rows) > _MOST_ROWS else ""
                 caption = f"{report.summary[:1].upper()}{report.summary[1:]}{rest}"
-                tables.append(table_of(name, caption, columns, rows[:_MOST_ROWS]))
+                tables.append(table_of(report.name, caption, columns, rows[:_MOST_ROWS]))
         elif rows:
             columns = [column for column in columns if column.key not in _OPTIONS]
-            figures += figures_of(name, columns, rows[0], headlines, len(figures))
+            figures += figures_of(report.name, columns, rows[0], headlines, len(figures))
             texts = (column for column in columns if isinstance(rows[0][column.key], bool | str))
             told += [(column.header, cell_text(rows[0][column.key], column)) for column in texts]
     return figures, told, tables

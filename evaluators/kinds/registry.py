@@ -62,6 +62,9 @@ def find_kind(name: str) -> Kind[Any]:
         raise ConfigurationError(f"kind {name}: {target} cannot be imported: {one_line(error)}") from error
     if not isinstance(kind, Kind) or getattr(kind, "name", None) != name:
         raise ConfigurationError(f'kind {name}: {target} is not a Kind with the name "{name}"')
+    declared: tuple[Any, ...] = (kind.reports, kind.further_reports)
+    if not all(isinstance(each, Mapping) for each in declared):
+        raise ConfigurationError(f"kind {name}: its reports must map each Report to its Plot, or to None")
     return kind
 
 

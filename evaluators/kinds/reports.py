@@ -386,6 +386,7 @@ class EventflowReport(TraceReport[Traced]):
     """One row for each span, in the order stored, which is mostly that in which the spans ended."""
 
     name = "eventflow"
+    only_drawn = True
     summary = "every span of the traces"
     level = TraceLevel.APPLICATION_TRACE
     takes = TRACED

@@ -83,6 +83,8 @@ class Report(ABC, Generic[M]):
     """The kinds of measurement that it covers, all if empty; it receives no evaluations of others."""
     undisturbed: ClassVar[bool] = False
     """Whether the report excludes evaluations that ran under the framework's profiler."""
+    only_drawn: ClassVar[bool] = False
+    """Whether the page shows its rows only as a picture."""
     has_tables: ClassVar[bool] = False
     """Whether ``tables`` returns other columns and rows than those written to files."""
     layouts: ClassVar[Mapping[str, Layout]] = MappingProxyType({})

@@ -21,6 +21,24 @@ def broken(agent_environment: dict[str, str], tmp_path: Path) -> None:
     agent_environment["PYTHONPATH"] += f":{folder}"
 
 
+OLD = """
+from inferometer_opening import OpeningKind
+class Kind(OpeningKind):
+    name = "smoke"
+    reports = ("opening",)
+"""
+
+
+def test_a_kind_that_names_its_reports_is_left_out(
+    broken: None, agent: Agent, agent_environment: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "site" / "nowhere.py").write_text(OLD)
+
+    said = agent("info", "evaluations", stream="stderr")
+
+    assert "left out kind smoke: its reports must map each Report to its Plot, or to None" in said
+
+
 @pytest.mark.usefixtures("broken")
 def test_a_kind_that_cannot_be_imported_stops_nothing_else(agent: Agent) -> None:
     agent("measure", "opening", "--framework_name=ONNXRuntime", "--openings=2")

@@ -84,6 +84,7 @@ class DurationReport(Report[BatchMeasurement]):
     """One row per measured batch of each evaluation; read and preprocess times are summed over inputs."""
 
     name = "duration"
+    only_drawn = True
     summary = "the raw times of every measured batch in µs"
     takes = (BatchMeasurement,)
     columns = (

@@ -112,6 +112,7 @@ class TrainingStepsReport(Report[TrainingMeasurement]):
     """One row for each measured step of each rank of each training; only some steps were timed in parts."""
 
     name = "training_steps"
+    only_drawn = True
     summary = "the raw times of every measured step of a training in µs, and its loss"
     takes = (TrainingMeasurement,)
     columns = (
