@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+import inferometer
+from inferometer.evaluators.load.queries import Outcome
 from tests.cli.conftest import Agent
 from tests.integration.generation_truth import Serving, serving
 
@@ -137,7 +139,11 @@ def test_answers_that_are_too_late_are_neither_waited_for_nor_reported_as_faults
     load = ("--concurrency=1", "--max_queries=3", "--timeout_ms=50", "--warmup=0", "--publish=false")
     with serving(first_ms=400) as server:
         found = agent("measure", "generation", at(server), *load)
+        given = {"concurrency": 1, "max_queries": 1, "timeout_ms": 50.0, "warm_up_queries": 0}
+        late = inferometer.measure("generation", agent=at(server)[8:], publish=False, **given).measurement
 
+    assert late.run.queries.outcome.tolist() == [Outcome.TIMED_OUT]
+    assert (list(late.streams.error), len(late.streams.chunk_ns)) == ([""], 0)
     assert "timed_out" in found.figure("requests")
     assert not [record for record in caplog.records if record.exc_info]
 
