@@ -163,10 +163,9 @@ def _charts(evaluation: GenerationEvaluation) -> Iterator[charts.PointChart]:
         kept = np.unique(np.linspace(0, len(x) - 1, min(len(x), _MOST_POINTS)).astype(int))
         bounds = () if bound_ns is None else (bound_ns / 1e6,)
         rules = tuple(charts.Rule(each, f"bound {each:g} ms", upright=True) for each in bounds)
-        tooltip, points = f"{evaluation.id}: {heading} of {len(x):,} requests", (x[kept], y[kept])
-        series = charts.Series(
-            heading, *(tuple(each.tolist()) for each in points), line=True, tooltip=tooltip
-        )
+        x, y = x[kept].tolist(), y[kept].tolist()
+        tooltip = f"{evaluation.id}: {heading} of {len(values_ns):,} requests"
+        series = charts.Series(heading, tuple(x), tuple(y), line=True, tooltip=tooltip)
         warning = f"INVALID: {measured.run.invalid}" if measured.run.invalid else ""
         label = charts.label_of(evaluation, measured.run.source, warning=warning)
         yield charts.PointChart(label, f"{heading} (ms)", "share of requests", (series,), rules)
