@@ -163,6 +163,14 @@ def test_synthetic_prompts_have_as_many_tokens_as_asked(
     assert prompts == synthetic_prompts(tokens, 5, 0, counted)[0]
 
 
+@pytest.mark.parametrize("tokens", [20, 61, 64, 67])
+def test_what_words_leave_open_is_filled(tokens: int) -> None:
+    prompts, told = synthetic_prompts(tokens, 3, 0, len)  # a token for each byte
+
+    assert {len(each) for each in prompts} == {tokens}
+    assert told == f"{len(prompts)} synthetic prompts of {tokens} tokens"
+
+
 def test_nobody_counts_the_tokens_of_a_prompt() -> None:
     prompts, told = synthetic_prompts(8, 1, 0, lambda _: None)
 
