@@ -51,16 +51,12 @@ def assert_right(times, values_ms):
 
 CASES = {
     "tokens": ({}, {}),
-    "threes": ({"chunk": 3}, {}),
-    "sevens": ({"chunk": 7, "role": False}, {}),
-    "completions": ({"chunk": 3}, {"endpoint": "completions"}),
-    "reasoning": ({"chunk": 3, "reasoning": 6}, {}),
-    "slow start": ({"chunk": 3, "slow_start": 20}, {}),
-    "split": ({"chunk": 3, "split_ms": 1}, {}),
-    "comments": ({"chunk": 3, "crlf": True, "closes": True}, {}),
+    "threes, completions": ({"chunk": 3}, {"endpoint": "completions"}),
+    "sevens, no role": ({"chunk": 7, "role": False}, {}),
+    "reasoning, slow start": ({"chunk": 3, "reasoning": 6, "slow_start": 20}, {}),
+    "split, comments": ({"chunk": 3, "split_ms": 1, "crlf": True, "closes": True}, {}),
     "a queue": ({"chunk": 3, "first_ms": 20, "parallel": 3}, {}),
-    "stops early": ({"chunk": 3, "most_tokens": 8}, {}),
-    "spread": ({"chunk": 3, "spread": 0.3}, {"arrival": "poisson"}),
+    "stops early, spread": ({"chunk": 3, "most_tokens": 8, "spread": 0.3}, {"arrival": "poisson"}),
     "closed loop": ({"chunk": 3, "first_ms": 20}, {"concurrency": 2}),
 }
 
