@@ -5,8 +5,8 @@ The interface of a system that generates is here too; a server of OpenAI's proto
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Protocol
 
@@ -117,23 +117,15 @@ class Streams:
     @classmethod
     def of(cls, answers: Sequence[Answer], planned: Sequence[int], began_ns: int) -> Streams:
         """Returns the columns of answers whose times are on the clock on which the run began."""
-
-        def since(time_ns: int) -> int:
-            return time_ns - began_ns if time_ns != UNKNOWN else UNKNOWN
-
         chunks = np.array([c for each in answers for c in each.chunks], np.int64).reshape(-1, 3)
-        counts = {
-            name: [getattr(each, name) for each in answers] for name in ("input_tokens", "output_tokens")
-        }
-        numbers = {
-            "first_byte_ns": [since(each.first_byte_ns) for each in answers],
-            "last_byte_ns": [since(each.last_byte_ns) for each in answers],
-            **counts,
-            "planned_tokens": list(planned),
-            "chunk_count": [len(each.chunks) for each in answers],
-        }
+        names = ("first_byte_ns", "last_byte_ns", "input_tokens", "output_tokens")
+        found = {name: np.array([getattr(each, name) for each in answers], np.int64) for name in names}
+        for name in names[:2]:
+            found[name] = np.where(found[name] == UNKNOWN, UNKNOWN, found[name] - began_ns)
         return cls(
-            **{name: np.array(values, np.int64) for name, values in numbers.items()},
+            **found,
+            planned_tokens=np.array(planned, np.int64),
+            chunk_count=np.array([len(each.chunks) for each in answers], np.int64),
             finish=[each.finish for each in answers],
             error=[each.error for each in answers],
             chunk_ns=chunks[:, 0] - began_ns,
@@ -229,11 +221,3 @@ class GenerationSystem(Protocol):
     def close(self) -> None:
         """Closes the connections; calling it again does nothing."""
         ...
-
-
-def with_token_counts(answers: Sequence[Answer], count: Callable[[str], int]) -> list[Answer]:
-    """Returns the answers, with the tokens of their text counted where the server does not tell."""
-    return [
-        replace(each, output_tokens=count(each.text)) if each.output_tokens == UNKNOWN and each.text else each
-        for each in answers
-    ]

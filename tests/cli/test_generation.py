@@ -131,6 +131,35 @@ def test_what_cannot_be_measured_is_told_in_a_line(
     assert error in found.stderr.splitlines()[-1], found.stderr
 
 
+def test_answers_that_are_too_late_are_neither_waited_for_nor_reported_as_faults(
+    agent: Agent, caplog: pytest.LogCaptureFixture
+) -> None:
+    load = ("--concurrency=1", "--max_queries=3", "--timeout_ms=50", "--warmup=0", "--publish=false")
+    with serving(first_ms=400) as server:
+        found = agent("measure", "generation", at(server), *load)
+
+    assert "timed_out" in found.figure("requests")
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_a_tokenizer_counts_what_the_server_does_not_tell(agent: Agent, tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"one": 0, "?": 1}, unk_token="?"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    words.save(str(tmp_path / "tokenizer.json"))
+    load = ("--concurrency=1", "--max_queries=6", "--output_tokens=5", "--warmup=0", "--publish=false")
+    with serving(first_ms=2, token_ms=1, chunk=2, usage=False) as server:
+        found = agent(
+            "measure", "generation", at(server), *load, f"--tokenizer={tmp_path}", "--prompt_tokens=9"
+        )
+
+    assert found.code == 0, found.stderr
+    told = f"not known in, 5.0 out of 5.0 planned a request, counted by the tokenizer {tmp_path}"
+    assert found.figure("tokens") == told
+    assert "6 synthetic prompts of 9 tokens" in found.stdout
+    assert "the server does not tell how many tokens it generated (usage): the tokenizer" in found.stderr
+
+
 def test_an_evaluation_over_a_dataset_sends_the_user_to_generation(agent: Agent) -> None:
     found = agent("predict", "dataset", "--agent=openai+http://127.0.0.1:1")
 

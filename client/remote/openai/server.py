@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -239,6 +240,8 @@ class OpenAITarget(CallTarget):
             return successful(call.result())
         except grpc.RpcError as error:
             raise AgentError(self._system.explained(error)) from error
+        except CancelledError as error:
+            raise AgentError("the call was cancelled") from error
 
     def answered(self, reply: bytes) -> Outcome:
         """Reads a reply; see ``CallTarget``. A whole stream without an error is right as it stands."""

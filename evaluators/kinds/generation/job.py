@@ -18,7 +18,7 @@ from inferometer.evaluators.kinds.generation.request import CHAT, DURATION_S, PR
 from inferometer.evaluators.load.arrivals import Extent, Schedule, arrival_process
 from inferometer.evaluators.load.issuer import RunLimits
 from inferometer.evaluators.load.load_session import ClosedLoop, LoadSession, check_load, peak_qps
-from inferometer.evaluators.load.streams import UNKNOWN, Answer, GenerationSystem, Prompt, with_token_counts
+from inferometer.evaluators.load.streams import UNKNOWN, Answer, GenerationSystem, Prompt
 from inferometer.manifests.errors import ConfigurationError, EvaluationInterrupted
 
 _Evaluations = Generator[Evaluation[GenerationMeasurement], None, None]
@@ -72,7 +72,7 @@ def _measured(
     """Asks, and yields the evaluation; after a stop, that of the answers up to then."""
     system = resources.open_generator(request.agent, request.model_name, notify=callbacks.on_warning)
     with closing(system):
-        queries = len(work) if isinstance(work, Schedule) else MOST_PROMPTS
+        queries = len(work) if isinstance(work, Schedule) else request.max_queries or MOST_PROMPTS
         prompts, dataset = _prompts(request, system, queries, count)
         counted_by = "the server"
         if system.ask(prompts[0]).output_tokens == UNKNOWN:
@@ -100,7 +100,8 @@ def _measured(
             elapsed_ns, conditions = round(session.elapsed_s * 1e9), watch.end()
             answers: Sequence[Answer] = target.answers(len(run.queries))
         if counting is not None:
-            answers = with_token_counts(answers, counting)
+            for each in answers:
+                each.output_tokens = counting(each.text) if each.text else UNKNOWN
         measured = GenerationMeasurement.of(
             run,
             answers,

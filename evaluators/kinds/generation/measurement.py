@@ -207,7 +207,8 @@ class GenerationSummary:
     def right_ns(self, name: str) -> _Times:
         """Returns a time of the counted right answers that have it; ``name`` is ``ttft`` or another one."""
         values_ns: _Times = getattr(self, f"{name}_ns")
-        return values_ns[self.counted & self.answered & (values_ns != UNKNOWN)]
+        found: _Times = values_ns[self.counted & self.answered & (values_ns != UNKNOWN)]
+        return found
 
     @cached_property
     def ttft(self) -> Times:

@@ -16,7 +16,7 @@ from inferometer.evaluators.kinds.generation.measurement import (
 )
 from inferometer.evaluators.kinds.generation.prompts import read_prompts, synthetic_prompts
 from inferometer.evaluators.load.queries import Outcome
-from inferometer.evaluators.load.streams import Answer, Streams, with_token_counts
+from inferometer.evaluators.load.streams import Answer, Streams
 from inferometer.evaluators.statistics import NEVER_NS
 from inferometer.manifests.errors import ConfigurationError
 from tests.generated_answers import MS, answer, measured, sixty
@@ -137,12 +137,6 @@ def test_answers_are_stored_in_parts_and_joined() -> None:
         assert list(getattr(joined, name)) == list(getattr(streams, name)), name
     with pytest.raises(ValueError, match="different lengths"):
         Streams.joined([{**parts[0], "chunk_ns": parts[0]["chunk_ns"][1:]}])
-
-
-def test_a_tokenizer_counts_only_what_the_server_does_not_tell() -> None:
-    texts = [Answer(text="a b c"), Answer(text="a b", output_tokens=7), Answer()]
-
-    assert [each.output_tokens for each in with_token_counts(texts, lambda t: len(t.split()))] == [3, 7, -1]
 
 
 @pytest.mark.parametrize("tokens_of_a_word", [1, 1.5, 2, 3])
