@@ -261,10 +261,13 @@ class OpenAITarget(CallTarget):
     def _answer_of(self, call: HttpCall) -> Answer:
         content = call.incoming.content
         found = read_answer(content, call.arrivals or (), text=self._text)
+        if call.cancelled():
+            found.error = ""  # the run has ended before the answer
+            return found
         try:
             if content:
                 successful(content)
-            if call.done() and not call.cancelled():
+            if call.done():
                 call.result()
         except grpc.RpcError as error:
             found.error = self._system.explained(error)

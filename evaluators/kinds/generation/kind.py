@@ -42,19 +42,15 @@ _TIMES: Mapping[str, tuple[str, Mapping[str, int]]] = {
     "ttfo": ("TTFO", {"mean": 3, "p50": 3, "p90": 3, "p99": 3}),
 }
 """The times of an answer, each with its heading and the detail of its figures."""
-_RATES = {
-    "requests": ("requests/s", 0),
-    "output_tokens": ("output tokens/s", 0),
-    "goodput": ("goodput (requests/s)", 0),
-}
+_RATES = {"requests": "requests/s", "output_tokens": "output tokens/s", "goodput": "goodput (requests/s)"}
 _MOST_POINTS = 500
 _SHOWN = ("id", "created_at", "model_name", "framework_name")
 _OUTCOMES = ("answered", "failed", "timed_out", "waiting")
 
 
 def _rate_columns() -> Iterator[Column]:
-    for name, (heading, detail) in _RATES.items():
-        yield Column(f"{name}_per_s", heading, decimals=2, detail=detail)
+    for name, heading in _RATES.items():
+        yield Column(f"{name}_per_s", heading, decimals=2)
         for end in ("low", "high"):
             yield Column(f"{name}_per_s_{end}", f"{heading} {end}", decimals=2, detail=3)
 
@@ -104,18 +100,13 @@ class GenerationReport(Report[GenerationMeasurement]):
         for evaluation in evaluations:
             measured, summary = evaluation.measurement, GenerationSummary(evaluation.measurement)
             run, described = measured.run, describe(evaluation)
-            rates: dict[str, Any] = {}
-            for name in _RATES:
-                rate: Rate = getattr(summary, name)
-                low, high = rate.interval or (None, None)
-                rates |= {f"{name}_per_s": rate.per_s, f"{name}_per_s_low": low, f"{name}_per_s_high": high}
             tpot_ns = summary.tpot.p50_ns
             yield {
                 **{key: described[key] for key in (*_SHOWN, "status", "conditions")},
                 **describe_verdict(evaluation, run.invalid),
                 "arrival": run.source,
                 "rate_qps": run.rate_qps or None,
-                **rates,
+                **_rates(summary),
                 "whole_tokens_per_s": summary.whole_tokens_per_s,
                 "user_tokens_per_s": 1e9 / tpot_ns if tpot_ns else None,
                 "kept_share": summary.kept_share,
@@ -129,6 +120,15 @@ class GenerationReport(Report[GenerationMeasurement]):
                 "prompts": measured.prompts,
                 "stopped": run.stopped or None,
             }
+
+
+def _rates(summary: GenerationSummary) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in _RATES:
+        rate: Rate = getattr(summary, name)
+        low, high = rate.interval or (None, None)
+        found |= {f"{name}_per_s": rate.per_s, f"{name}_per_s_low": low, f"{name}_per_s_high": high}
+    return found
 
 
 def _times(summary: GenerationSummary) -> dict[str, Any]:
@@ -147,11 +147,8 @@ class GenerationPlot(charts.Plot[GenerationMeasurement]):
         """Returns the charts."""
         found = tuple(chart for evaluation, _ in chosen for chart in _charts(evaluation))
         told = ("Right answers after the empty start.", *notes)
-        return (
-            charts.Drawing("Time to first token and per token", found, ("TTFT", "TPOT"), told)
-            if found
-            else None
-        )
+        title = "Time to first token and per token"
+        return charts.Drawing(title, found, ("TTFT", "TPOT"), told) if found else None
 
 
 def _charts(evaluation: GenerationEvaluation) -> Iterator[charts.PointChart]:
@@ -164,15 +161,11 @@ def _charts(evaluation: GenerationEvaluation) -> Iterator[charts.PointChart]:
         x = np.sort(values_ns) / 1e6
         y = np.arange(1, len(x) + 1) / len(x)
         kept = np.unique(np.linspace(0, len(x) - 1, min(len(x), _MOST_POINTS)).astype(int))
-        rules = (
-            ()
-            if bound_ns is None
-            else (charts.Rule(bound_ns / 1e6, f"bound {bound_ns / 1e6:g} ms", upright=True),)
-        )
-        tooltip = f"{evaluation.id}: {heading} of {len(x):,} requests"
-        series = charts.Series(
-            heading, tuple(x[kept].tolist()), tuple(y[kept].tolist()), line=True, tooltip=tooltip
-        )
+        bounds = () if bound_ns is None else (bound_ns / 1e6,)
+        rules = tuple(charts.Rule(each, f"bound {each:g} ms", upright=True) for each in bounds)
+        x, y = x[kept].tolist(), y[kept].tolist()
+        tooltip = f"{evaluation.id}: {heading} of {len(values_ns):,} requests"
+        series = charts.Series(heading, tuple(x), tuple(y), line=True, tooltip=tooltip)
         warning = f"INVALID: {measured.run.invalid}" if measured.run.invalid else ""
         label = charts.label_of(evaluation, measured.run.source, warning=warning)
         yield charts.PointChart(label, f"{heading} (ms)", "share of requests", (series,), rules)
@@ -260,9 +253,7 @@ class GenerationKind(RunsKind[GenerationMeasurement]):
         if not measured.tokens_by:
             yield "TPOT", "not known: nobody counts the tokens; give --tokenizer"
         if summary.kept is not None:
-            share = (
-                "" if summary.kept_share is None else f", {100 * summary.kept_share:.1f} % kept every bound"
-            )
+            share = f", {100 * (summary.kept_share or 0):.1f} % kept every bound"
             yield "goodput", f"{_rate_text(summary.goodput, 'requests/s')}{share}"
         if run.checksum:  # of a schedule
             yield from _time_rows(summary, {"lag": "lag"})

@@ -88,10 +88,9 @@ def synthetic_prompts(tokens: int, count: int, seed: int, counted: Count) -> tup
     """
     drawn = random.Random(seed)  # noqa: S311 - words, no secret
     words = drawn.choices(_WORDS, k=tokens)
-    size, found = _fitted(words, tokens, counted)
-    words = words[:size]
-    orders = [drawn.sample(words, size) for _ in range(min(count, MOST_PROMPTS))]
-    prompts = list(dict.fromkeys(map(" ".join, orders)))  # a few words have few orders
+    size, filler, found = _fitted(words, tokens, counted)
+    orders = [drawn.sample(words[:size], size) for _ in range(min(count, MOST_PROMPTS))]
+    prompts = list(dict.fromkeys(" ".join(each) + filler for each in orders))  # a few words have few orders
     kind = f"{len(prompts)} synthetic prompts" if len(prompts) > 1 else "1 synthetic prompt"
     if found is None:
         return prompts, f"{kind} of {size} words, approximately as many tokens: nobody counts them"
@@ -99,18 +98,25 @@ def synthetic_prompts(tokens: int, count: int, seed: int, counted: Count) -> tup
     return prompts, f"{kind} of {found} tokens{nearly}"
 
 
-def _fitted(words: list[str], tokens: int, counted: Count) -> tuple[int, int | None]:
-    """Returns how many words have the wanted number of tokens, or nearly, and their number of tokens."""
+def _fitted(words: list[str], tokens: int, counted: Count) -> tuple[int, str, int | None]:
+    """Returns how many words, and what behind them, have the wanted number of tokens, and their number."""
     least = counted(words[0])
     if least is None:
-        return len(words), None
+        return len(words), "", None
     if least > tokens:
         raise ConfigurationError(f"prompt_tokens is {tokens}, but a prompt of one word already has {least}")
     seen = {1: least}
     for size in _sizes(seen, tokens, len(words)):
         seen[size] = counted(" ".join(words[:size])) or least
+    size = max((each for each in seen if seen[each] <= tokens), key=lambda each: (seen[each], -each))
+    missing = tokens - seen[size]
+    for filler in (
+        (" a" * missing, "." * missing) if missing else ()
+    ):  # each has one token more, in most cases
+        if counted(" ".join(words[:size]) + filler) == tokens:
+            return size, filler, tokens
     size = min(seen, key=lambda each: (abs(seen[each] - tokens), each))
-    return size, seen[size]
+    return size, "", seen[size]
 
 
 def _sizes(seen: dict[int, int], tokens: int, most: int) -> Iterator[int]:

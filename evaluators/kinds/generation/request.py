@@ -39,7 +39,11 @@ class GenerationRequest:
         None, "Model, as the server names it.", "NAME", default_text="the only one that the server has"
     )
     endpoint: str = declared(
-        CHAT, "Endpoint that prompts go to.", "NAME", choices=(CHAT, COMPLETIONS), ignores_case=True
+        CHAT,
+        "Endpoint that prompts go to: chat or completions.",
+        "NAME",
+        choices=(CHAT, COMPLETIONS),
+        ignores_case=True,
     )
     rate_qps: float | None = declared(
         None, "Requests per second.", "QPS", within=POSITIVE, flags=("--rate",), default_text=f"{RATE_QPS:g}"

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inferometer.evaluators.kinds.generation.job import generation_job
 from inferometer.evaluators.kinds.generation.measurement import (
     GenerationMeasurement,
     GenerationSummary,
     Times,
 )
 from inferometer.evaluators.kinds.generation.prompts import read_prompts, synthetic_prompts
+from inferometer.evaluators.kinds.generation.request import GenerationRequest
 from inferometer.evaluators.load.queries import Outcome
 from inferometer.evaluators.load.streams import Answer, Streams
 from inferometer.evaluators.statistics import NEVER_NS
@@ -161,6 +163,14 @@ def test_synthetic_prompts_have_as_many_tokens_as_asked(
     assert prompts == synthetic_prompts(tokens, 5, 0, counted)[0]
 
 
+@pytest.mark.parametrize("tokens", [20, 61, 64, 67])
+def test_what_words_leave_open_is_filled(tokens: int) -> None:
+    prompts, told = synthetic_prompts(tokens, 3, 0, len)  # a token for each byte
+
+    assert {len(each) for each in prompts} == {tokens}
+    assert told == f"{len(prompts)} synthetic prompts of {tokens} tokens"
+
+
 def test_nobody_counts_the_tokens_of_a_prompt() -> None:
     prompts, told = synthetic_prompts(8, 1, 0, lambda _: None)
 
@@ -193,3 +203,34 @@ def test_the_options_of_a_measurement_have_its_bounds() -> None:
 
     assert found.bound_ns("ttft_bound_ms") == options["ttft_bound_ms"] * MS
     assert found.bound_ns("e2e_bound_ms") is None
+
+
+@pytest.mark.parametrize(
+    ("given", "requests"),
+    [
+        ({"rate_qps": 10, "duration_s": 1, "max_queries": 100}, 10),
+        ({"rate_qps": 10, "duration_s": 100, "max_queries": 5}, 5),
+        ({"rate_qps": 10, "max_queries": 7}, 7),
+        ({"rate_qps": 2}, 60),
+    ],
+)
+def test_a_run_ends_with_its_duration_or_its_requests(given: Mapping[str, Any], requests: int) -> None:
+    job = generation_job(GenerationRequest(agent="openai+http://h:1", arrival="constant", **given))
+
+    work = job.run.args[1]  # type: ignore[attr-defined]
+    assert len(work) == pytest.approx(requests, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"concurrency": 2, "rate_qps": 1}, "leave out rate"),
+        ({"concurrency": 2, "arrival": "poisson"}, "leave out arrival"),
+        ({"prompts": "p.jsonl", "prompt_tokens": 3}, "leave out prompt_tokens"),
+        ({"temperature": -1.0}, "temperature is -1.0; it must be at least 0"),
+        ({"endpoint": "embeddings"}, 'unknown endpoint "embeddings"'),
+    ],
+)
+def test_options_that_exclude_each_other_are_refused(given: Mapping[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        GenerationRequest(agent="openai+http://h:1", **given)
