@@ -51,16 +51,12 @@ def assert_right(times, values_ms):
 
 CASES = {
     "tokens": ({}, {}),
-    "threes": ({"chunk": 3}, {}),
-    "sevens": ({"chunk": 7, "role": False}, {}),
-    "completions": ({"chunk": 3}, {"endpoint": "completions"}),
-    "reasoning": ({"chunk": 3, "reasoning": 6}, {}),
-    "slow start": ({"chunk": 3, "slow_start": 20}, {}),
-    "split": ({"chunk": 3, "split_ms": 1}, {}),
-    "comments": ({"chunk": 3, "crlf": True, "closes": True}, {}),
+    "threes, completions": ({"chunk": 3}, {"endpoint": "completions"}),
+    "sevens, no role": ({"chunk": 7, "role": False}, {}),
+    "reasoning, slow start": ({"chunk": 3, "reasoning": 6, "slow_start": 20}, {}),
+    "split, comments": ({"chunk": 3, "split_ms": 1, "crlf": True, "closes": True}, {}),
     "a queue": ({"chunk": 3, "first_ms": 20, "parallel": 3}, {}),
-    "stops early": ({"chunk": 3, "most_tokens": 8}, {}),
-    "spread": ({"chunk": 3, "spread": 0.3}, {"arrival": "poisson"}),
+    "stops early, spread": ({"chunk": 3, "most_tokens": 8, "spread": 0.3}, {"arrival": "poisson"}),
     "closed loop": ({"chunk": 3, "first_ms": 20}, {"concurrency": 2}),
 }
 
@@ -83,7 +79,13 @@ def test_every_figure_is_the_truth(behaviour, options):
     assert found.streams.chunk_count.tolist() == [len(each.chunks) for each in sent]
     characters = [len(text) for each in sent for _, _, text in each.chunks]
     assert found.streams.chunk_characters.tolist() == characters
-    begun_ns = found.run.began_ns + found.run.queries.scheduled_ns[0]
+    due_ns = found.run.began_ns + found.run.queries.scheduled_ns
+    begin_ns, end_ns = due_ns[summary.counted][[0, -1]]
+    ended = sum(begin_ns <= each.last_ns <= end_ns for each in sent)
+    tokens = sum(count for each in sent for when, count, _ in each.chunks if begin_ns <= when <= end_ns)
+    assert summary.requests.per_s == pytest.approx(ended * 1e9 / (end_ns - begin_ns), rel=0.02)
+    assert summary.output_tokens.per_s == pytest.approx(tokens * 1e9 / (end_ns - begin_ns), rel=0.02)
+    begun_ns = due_ns[0]
     whole_s = (max(each.last_ns for each in sent) - begun_ns) / 1e9
     assert summary.whole_tokens_per_s == pytest.approx(sum(each.tokens for each in sent) / whole_s, rel=0.01)
 
