@@ -229,10 +229,11 @@ class _Text:
 
     def push(self, tokens: Sequence[int], *, is_last: bool, may_stop: bool) -> tuple[str, bool]:
         """Returns the new text after tokens, and whether a stop string ended it."""
+        old = len(self._withheld)
         text = self._withheld + self._detokenizer.push(tokens, is_last=is_last)
-        places = [place for each in self._stop if (place := text.find(each)) >= 0]
-        if places and may_stop:
-            return text[: min(places)], True
+        places = [text.find(each, max(old - len(each) + 1, 0)) for each in self._stop]
+        if may_stop and any(place >= 0 for place in places):
+            return text[: min(place for place in places if place >= 0)], True
         withheld = max(
             (size for each in self._stop for size in range(1, len(each)) if text.endswith(each[:size])),
             default=0,
@@ -334,8 +335,7 @@ class Engine(Closeable):
     def _has_work(self) -> bool:
         """Waits for a request; returns False once the engine is closed."""
         with self._changed:
-            while not (self._is_closed or self._waiting or self._running):
-                self._changed.wait()
+            self._changed.wait_for(lambda: self._is_closed or self._waiting or self._running)
             return not self._is_closed
 
     def _drop_cancelled(self) -> None:

@@ -130,6 +130,7 @@ STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
         ("hello", {"stop": ["l"], "min_tokens": 3}, "hel", STOP, 4),
         ("hello", {"stop": ["el"], "min_tokens": 3}, "hello", STOP, 6),
         ("hello", {"stop": ["el", "lo"], "min_tokens": 4}, "hel", STOP, 5),
+        ("hello", {"stop": ["he", "hex"], "min_tokens": 2}, "hello", STOP, 6),
         ("aab", {"stop": ["ab"]}, "a", STOP, 3),
         ("né", {"max_tokens": 2}, "n\N{REPLACEMENT CHARACTER}", LENGTH, 2),
         ("né!", {"max_tokens": 3}, "né", LENGTH, 3),

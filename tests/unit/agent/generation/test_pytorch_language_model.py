@@ -26,7 +26,7 @@ from inferometer.agent.generation.engine import GenerationParameters, Piece
 from inferometer.agent.generation.opening import Generator, Generators, open_generator
 from inferometer.agent.hardware.environment import PredictorOptions
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.session import SessionOptions, open_session
+from inferometer.agent.inference.session import SessionOptions, open_session, select_model
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import (
     AgentError,
@@ -128,11 +128,11 @@ def test_the_cache_changes_nothing(tmp_path: Path, changes: Mapping[str, Any]) -
 def test_hugging_faces_files_are_read_in_both_notations_of_positions() -> None:
     older = LlamaConfig.model_validate({**CONTENT, "rope_theta": 500.0})
     assert older == LlamaConfig.model_validate({**CONTENT, "rope_parameters": {"rope_theta": 500.0}})
-    assert older.rope.rope_theta == 500
-    given = older.rope.frequencies(8, torch.device("cpu"))
+    assert older.rope_theta == 500
+    given = older.frequencies(torch.device("cpu"))
     assert given.tolist() == pytest.approx([500.0 ** (-place / 4) for place in range(4)])
-    rope = LlamaConfig.model_validate({**CONTENT, "rope_scaling": LLAMA3}).rope
-    found = rope.frequencies(8, torch.device("cpu"))
+    scaled = LlamaConfig.model_validate({**CONTENT, "rope_scaling": LLAMA3})
+    found = scaled.frequencies(torch.device("cpu"))
     assert found[0] == 1
     assert float(found[-1]) == pytest.approx(float(given[-1]) / 8)
 
@@ -227,6 +227,8 @@ def test_a_language_model_makes_no_predictions() -> None:
     manifest = Catalog().find_model("ToyLlama", None, Registry().versions)
     with pytest.raises(ManifestError, match="generates text and makes no predictions; serve it"):
         open_session(manifest, SessionOptions(), Registry())
+    with pytest.raises(ManifestError, match="generates text and makes no predictions; serve it"):
+        select_model(Catalog(), Registry(), "ToyLlama")
 
 
 def test_the_models_of_an_agent_are_found_by_name_and_opened_once() -> None:
