@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated, Protocol
@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt, PositiveInt
 
-from inferometer.agent.closeable import Closeable
-from inferometer.agent.generation.tokenizers import Detokenizer, Tokenizer
+from inferometer.agent.generation.tokenizers import ChatTemplate, Detokenizer, Tokenizer
 from inferometer.manifests.errors import (
     AgentError,
     InferometerError,
@@ -32,6 +31,7 @@ from inferometer.manifests.errors import (
 )
 
 _LEAVING_S = 2.0
+_MOST_CHARACTERS = 64  # of a token
 
 
 class LanguageModel(Protocol):
@@ -243,13 +243,14 @@ class _Text:
         return text[:kept], False
 
 
-class Engine(Closeable):
+class Engine:
     """Generates texts with a model, which it closes with itself. Thread-safe.
 
     Args:
         model: The model, which only the engine's thread uses.
         tokenizer: The model's tokenizer.
-        name: The model's name for messages.
+        name: The model's name.
+        template: The model's chat template; without one, each message is a line such as ``user: hello``.
         max_batch_size: The largest number of requests in a step.
         max_waiting: The largest number of requests that wait to join.
         clock: A monotonic clock in nanoseconds.
@@ -260,6 +261,7 @@ class Engine(Closeable):
         model: LanguageModel,
         tokenizer: Tokenizer,
         name: str,
+        template: ChatTemplate | None = None,
         *,
         max_batch_size: int = 1,
         max_waiting: int = 1024,
@@ -267,7 +269,8 @@ class Engine(Closeable):
     ) -> None:
         self._model = model
         self._tokenizer = tokenizer
-        self._name = name
+        self._template = template
+        self.name = name
         self._max_batch_size = max_batch_size
         self._max_waiting = max_waiting
         self._clock = clock
@@ -277,6 +280,16 @@ class Engine(Closeable):
         self._is_closed = False
         self._thread = threading.Thread(target=self._work, name=f"generate-{name}", daemon=True)
         self._thread.start()
+
+    def encode(self, prompt: str | Sequence[Mapping[str, str]]) -> tuple[int, ...]:
+        """Returns the tokens of a text, or of what precedes the next message of a chat; raises InputError."""
+        is_rendered = not isinstance(prompt, str) and self._template is not None
+        if not isinstance(prompt, str):
+            lines = [f"{message['role']}: {message['content']}\n" for message in prompt]
+            prompt = self._template(prompt) if self._template else "".join([*lines, "assistant:"])
+        if len(prompt) > (most := _MOST_CHARACTERS * self._model.context_length):
+            raise InputError(f"the prompt has {len(prompt)} characters; at most {most} are tokenized")
+        return self._tokenizer.encode(prompt, special=not is_rendered)
 
     def submit(self, prompt: Sequence[int], parameters: GenerationParameters, deliver: Deliver) -> Generation:
         """Begins a request, whose pieces ``deliver`` receives.
@@ -293,10 +306,10 @@ class Engine(Closeable):
         found = Generation(prompt, parameters, self._tokenizer, deliver, self._clock())
         with self._changed:
             if self._is_closed:
-                raise AgentError(f"model {self._name} is closed")
+                raise AgentError(f"model {self.name} is closed")
             if len(self._running) + len(self._waiting) >= self._max_batch_size + self._max_waiting:
                 raise QueueFullError(
-                    f"model {self._name} has {self._max_waiting} waiting requests, its maximum; try later"
+                    f"model {self.name} has {self._max_waiting} waiting requests, its maximum; try later"
                 )
             self._waiting.append(found)
             self._changed.notify()
@@ -308,7 +321,7 @@ class Engine(Closeable):
         if prompt + (wanted or 1) > (context := self._model.context_length):
             asked = f" and {wanted} to generate" if wanted else ""
             raise InputError(
-                f"the prompt has {prompt} tokens{asked}, but the context of model {self._name} has {context}"
+                f"the prompt has {prompt} tokens{asked}, but the context of model {self.name} has {context}"
             )
 
     def close(self) -> None:
@@ -329,7 +342,7 @@ class Engine(Closeable):
                 if self._running:
                     self._step()
         finally:
-            self._fail([*self._running, *self._waiting], AgentError(f"model {self._name} has been closed"))
+            self._fail([*self._running, *self._waiting], AgentError(f"model {self.name} has been closed"))
             self._model.close()
 
     def _has_work(self) -> bool:
@@ -395,6 +408,6 @@ class Engine(Closeable):
 
     def _fail(self, generations: Sequence[Generation], error: Exception) -> None:
         if not isinstance(error, InferometerError):
-            error = PredictionError(f"model {self._name} failed: {type(error).__name__}: {one_line(error)}")
+            error = PredictionError(f"model {self.name} failed: {type(error).__name__}: {one_line(error)}")
         for each in generations:
             each.deliver(Piece("", error=error))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,54 +14,11 @@ from inferometer.agent.generation.tokenizers import ByteTokenizer, ChatTemplate,
 from inferometer.agent.hardware.environment import PredictorOptions, container_architecture
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.requirements import GENERATION, unsupported
-from inferometer.manifests.errors import (
-    AgentError,
-    ConfigurationError,
-    InputError,
-    ManifestError,
-    UnknownModelError,
-)
+from inferometer.manifests.errors import AgentError, ConfigurationError, ManifestError, UnknownModelError
 from inferometer.manifests.schema import ModelManifest
 
-_MOST_CHARACTERS = 64  # of a token
 
-
-@dataclass(frozen=True, slots=True)
-class Generator:
-    """An open language model.
-
-    Attributes:
-        name: The model's name.
-        engine: Generates its texts.
-        tokenizer: Its tokenizer.
-        template: Its chat template, if it has one.
-        context_length: The largest number of tokens of a prompt and what follows.
-    """
-
-    name: str
-    engine: Engine
-    tokenizer: Tokenizer
-    template: ChatTemplate | None
-    context_length: int
-
-    def tokens(self, text: str, *, special: bool = True) -> tuple[int, ...]:
-        """Returns the tokens of a prompt; raises InputError at once if it is far too long for the context."""
-        if len(text) > (most := _MOST_CHARACTERS * self.context_length):
-            raise InputError(f"the prompt has {len(text)} characters; at most {most} are tokenized")
-        return self.tokenizer.encode(text, special=special)
-
-    def chat_tokens(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
-        """Returns the tokens of the prompt for the next message of a chat; raises InputError.
-
-        Without a template, each message is a line with its role, a colon and its content.
-        """
-        if self.template is not None:
-            return self.tokens(self.template(messages), special=False)
-        lines = [f"{message['role']}: {message['content']}\n" for message in messages]
-        return self.tokens("".join([*lines, "assistant:"]))
-
-
-def open_generator(
+def open_engine(
     manifest: ModelManifest,
     registry: Registry,
     cache: ArtifactCache | None = None,
@@ -70,7 +26,7 @@ def open_generator(
     *,
     max_batch_size: int = 1,
     max_waiting: int = 1024,
-) -> Generator:
+) -> Engine:
     """Opens a language model. Its tokenizer is that of its text input, or bytes if its input is a tensor.
 
     A ``tokenizer_config.json`` beside the ``config.json`` may have a chat template.
@@ -101,11 +57,12 @@ def open_generator(
     tokenizer: Tokenizer = FileTokenizer(files[0].path) if files else ByteTokenizer()
     template = ChatTemplate.of_folder(Path(artifacts.graph).parent) if artifacts.graph else None
     model = model_type(artifacts, options or PredictorOptions(), max_batch_size)
-    engine = Engine(model, tokenizer, manifest.name, max_batch_size=max_batch_size, max_waiting=max_waiting)
-    return Generator(manifest.name, engine, tokenizer, template, model.context_length)
+    return Engine(
+        model, tokenizer, manifest.name, template, max_batch_size=max_batch_size, max_waiting=max_waiting
+    )
 
 
-class Generators:
+class Engines:
     """The language models of an agent. Thread-safe.
 
     A model is opened for its first request and stays open until the agent stops.
@@ -114,7 +71,7 @@ class Generators:
         models: Returns the manifests of all models, of any task, the highest version of each first.
         registry: The frameworks.
         cache: Downloads files; without one, all must be on this machine.
-        options_of: Returns the further arguments of ``open_generator`` for a model.
+        options_of: Returns the further arguments of ``open_engine`` for a model.
     """
 
     def __init__(
@@ -130,7 +87,7 @@ class Generators:
         self._cache = cache
         self._options_of = options_of
         self._lock = threading.Lock()
-        self._open: dict[str, Generator] = {}
+        self._open: dict[str, Engine] = {}
         self._is_closed = False
 
     def models(self) -> dict[str, ModelManifest]:
@@ -143,12 +100,12 @@ class Generators:
                 found.setdefault(model.name, model)
         return found
 
-    def get(self, name: str) -> Generator:
+    def get(self, name: str) -> Engine:
         """Returns a model, which it opens if necessary.
 
         Raises:
             UnknownModelError: There is no such model, or it generates no text.
-            InferometerError: The model cannot be opened; see ``open_generator``.
+            InferometerError: The model cannot be opened; see ``open_engine``.
         """
         key = name.strip().casefold()
         if (found := self._open.get(key)) is not None:
@@ -162,7 +119,7 @@ class Generators:
                 raise AgentError("the agent is stopping")
             if key not in self._open:
                 options = self._options_of(manifest)
-                self._open[key] = open_generator(manifest, self._registry, self._cache, **options)
+                self._open[key] = open_engine(manifest, self._registry, self._cache, **options)
             return self._open[key]
 
     def close(self) -> None:
@@ -170,4 +127,4 @@ class Generators:
         with self._lock:
             self._is_closed = True
             for each in self._open.values():
-                each.engine.close()
+                each.close()

@@ -253,7 +253,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_ends_its_request(agent: AgentServer, stream: bool) -> None:
-    engine = agent._openai.generators.get("ToyLlama").engine
+    engine = agent._openai.engines.get("ToyLlama")
     body = json.dumps({**COMPLETION, "max_tokens": 2000, "ignore_eos": True, "stream": stream})
     assert agent.http_url is not None
     host, _, port = agent.http_url.removeprefix("http://").rpartition(":")

@@ -18,8 +18,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ValidationError
 
-from inferometer.agent.generation.engine import FinishReason, Generation, GenerationParameters, Piece
-from inferometer.agent.generation.opening import Generator, Generators
+from inferometer.agent.generation.engine import Engine, FinishReason, Generation, GenerationParameters, Piece
+from inferometer.agent.generation.opening import Engines
 from inferometer.agent.server.calls import CallContext, Method
 from inferometer.agent.serving.served_models import ServedModels
 from inferometer.manifests.errors import InputError, UnknownModelError, one_line
@@ -96,7 +96,7 @@ class _Request(GenerationParameters):
             first = error.errors()[0]
             raise InputError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
 
-    def tokens(self, generator: Generator) -> Sequence[int]:
+    def tokens(self, engine: Engine) -> Sequence[int]:
         """Returns the tokens of the prompt; raises InputError."""
         raise NotImplementedError
 
@@ -113,12 +113,12 @@ class _Completion(_Request):
 
     prompt: Any = None
 
-    def tokens(self, generator: Generator) -> Sequence[int]:
+    def tokens(self, engine: Engine) -> Sequence[int]:
         prompt = self.prompt
         if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
             prompt = prompt[0]
         if isinstance(prompt, str):
-            return generator.tokens(prompt)
+            return engine.encode(prompt)
         if isinstance(prompt, list) and all(type(each) is int for each in prompt):
             return prompt
         raise InputError("prompt must be one string, or one list of tokens")
@@ -130,13 +130,14 @@ class _Chat(_Request):
 
     messages: list[_Message]
 
-    def tokens(self, generator: Generator) -> Sequence[int]:
+    def tokens(self, engine: Engine) -> Sequence[int]:
         if not self.messages:
             raise InputError("messages is empty")
-        contents = ["".join(part.text for part in each.content) for each in self.messages]
-        roles = [each.role for each in self.messages]
-        return generator.chat_tokens(
-            [{"role": role, "content": text} for role, text in zip(roles, contents, strict=True)]
+        return engine.encode(
+            [
+                {"role": each.role, "content": "".join(part.text for part in each.content)}
+                for each in self.messages
+            ]
         )
 
     def whole(self, text: str) -> dict[str, Any]:
@@ -181,7 +182,7 @@ class OpenAiService:
     Args:
         served: The models of the agent that predict; language models have the same options, batch sizes,
             queues and threads.
-        opening: The first arguments of ``Generators``.
+        opening: The first arguments of ``Engines``.
     """
 
     def __init__(self, served: ServedModels, *opening: Any) -> None:
@@ -193,7 +194,7 @@ class OpenAiService:
                 "max_waiting": settings.batching.max_queue,
             }
 
-        self.generators = Generators(*opening, options_of=options_of)
+        self.engines = Engines(*opening, options_of=options_of)
 
     def methods(self) -> list[Method]:
         """The methods, which are given parsed JSON."""
@@ -206,23 +207,23 @@ class OpenAiService:
 
     async def _list(self, _: object, __: CallContext) -> dict[str, Any]:
         fields = {"object": "model", "created": 0, "owned_by": "inferometer"}
-        return {"object": "list", "data": [{"id": name, **fields} for name in self.generators.models()]}
+        return {"object": "list", "data": [{"id": name, **fields} for name in self.engines.models()]}
 
     async def _answer(
         self, kind: type[_Request], given: Mapping[str, Any], call: CallContext
     ) -> dict[str, Any] | EventStream:
         request = kind.read(given)
 
-        def prepare() -> tuple[Generator, Sequence[int]]:
-            generator = self.generators.get(request.model)
-            return generator, request.tokens(generator)
+        def prepare() -> tuple[Engine, Sequence[int]]:
+            engine = self.engines.get(request.model)
+            return engine, request.tokens(engine)
 
-        generator, prompt = await call.in_thread(prepare)  # it may load the model
-        call.record.model = generator.name
+        engine, prompt = await call.in_thread(prepare)  # it may load the model
+        call.record.model = engine.name
         head = {
             "id": f"{request.id_prefix}{call.record.request_id}",
             "created": int(time.time()),
-            "model": generator.name,
+            "model": engine.name,
             "object": request.streamed if request.stream else request.object,
         }
         loop, delivered = asyncio.get_running_loop(), asyncio.Queue[Piece]()
@@ -231,7 +232,7 @@ class OpenAiService:
             with suppress(RuntimeError):  # the loop has been closed
                 loop.call_soon_threadsafe(delivered.put_nowait, piece)
 
-        generation = generator.engine.submit(prompt, request, deliver)
+        generation = engine.submit(prompt, request, deliver)
         if request.stream:
             return EventStream(_events(generation, request, delivered, head), generation.cancel)
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import numpy as np
@@ -77,7 +77,7 @@ class Recital:
 
 @contextmanager
 def engine_of(model: Recital, **options: int) -> Iterator[Engine]:
-    with Engine(model, ByteTokenizer(), "Recital", **options) as engine:
+    with closing(Engine(model, ByteTokenizer(), "Recital", **options)) as engine:
         yield engine
     assert model.closed
 
@@ -134,6 +134,8 @@ STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
         ("aab", {"stop": ["ab"]}, "a", STOP, 3),
         ("né", {"max_tokens": 2}, "n\N{REPLACEMENT CHARACTER}", LENGTH, 2),
         ("né!", {"max_tokens": 3}, "né", LENGTH, 3),
+        ("né!", {"stop": ["é!"]}, "n", STOP, 4),
+        ("né!", {"stop": ["\N{REPLACEMENT CHARACTER}"]}, "né!", STOP, 5),
         ("", {"max_tokens": 4}, "", STOP, 1),
     ],
 )
@@ -303,12 +305,28 @@ def test_closing_ends_what_runs_and_what_waits() -> None:
 
 def test_times_add_up_to_what_the_clock_says() -> None:
     now = iter(range(0, 10_000, 10))
-    with Engine(Recital("ab"), ByteTokenizer(), "Recital", clock=lambda: next(now)) as engine:
+    with closing(Engine(Recital("ab"), ByteTokenizer(), "Recital", clock=lambda: next(now))) as engine:
         generation = engine.submit(*request(), received := Received())
         received.text()
     times = generation.times
     assert (times.queue, times.prefill, times.steps) == (10, 10, [10, 10])
     assert (times.sampling, times.detokenizing) == (30, 30)
+
+
+def test_each_step_counts_once_for_each_request_in_it() -> None:
+    model = Recital("abcdefgh")
+    with engine_of(model, max_batch_size=3) as engine:
+        received = [Received() for _ in range(8)]
+        begun = [
+            engine.submit(*request(max_tokens=1 + 2 * (number % 4)), each)
+            for number, each in enumerate(received)
+        ]
+        assert [len(each.text()) for each in received] == [1, 3, 5, 7] * 2
+    assert [len(each.times.steps) for each in begun] == [len(each.tokens) - 1 for each in begun]
+    assert sum(model.batches) == sum(len(each.times.steps) for each in begun)
+    assert max(model.batches) == 3
+    durations = {duration for each in begun for duration in each.times.steps}
+    assert len(durations) <= len(model.batches)
 
 
 @pytest.mark.parametrize(

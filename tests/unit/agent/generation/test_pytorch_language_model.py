@@ -22,8 +22,8 @@ from inferometer.agent.frameworks.pytorch.language_model import (
     read_config,
     read_tensors,
 )
-from inferometer.agent.generation.engine import GenerationParameters, Piece
-from inferometer.agent.generation.opening import Generator, Generators, open_generator
+from inferometer.agent.generation.engine import Engine, GenerationParameters, Piece
+from inferometer.agent.generation.opening import Engines, open_engine
 from inferometer.agent.hardware.environment import PredictorOptions
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import SessionOptions, open_session, select_model
@@ -141,7 +141,7 @@ def greedy(count: int) -> GenerationParameters:
     return GenerationParameters(temperature=0, max_tokens=count, ignore_eos=True)
 
 
-def generated(model: Generator, prompt: str, count: int) -> str:
+def generated(model: Engine, prompt: str, count: int) -> str:
     pieces, ended = list[Piece](), Event()
 
     def deliver(piece: Piece) -> None:
@@ -149,7 +149,7 @@ def generated(model: Generator, prompt: str, count: int) -> str:
         if piece.is_last:
             ended.set()
 
-    model.engine.submit(model.tokens(prompt), greedy(count), deliver)
+    model.submit(model.encode(prompt), greedy(count), deliver)
     assert ended.wait(30)
     return "".join(piece.text for piece in pieces)
 
@@ -169,10 +169,9 @@ def test_the_shipped_model_generates_as_a_plain_loop_does_however_requests_are_b
             ended.release()
 
     for size in (1, 3, 8):
-        found = open_generator(manifest, Registry(), max_batch_size=size)
-        with found.engine:
+        with closing(open_engine(manifest, Registry(), max_batch_size=size)) as found:
             begun = [
-                found.engine.submit(found.tokens(prompt), greedy(20 + number), deliver)
+                found.submit(found.encode(prompt), greedy(20 + number), deliver)
                 for number, prompt in enumerate(PROMPTS)
             ]
             assert all(ended.acquire(timeout=30) for _ in PROMPTS)
@@ -185,8 +184,7 @@ def test_the_shipped_model_generates_as_a_plain_loop_does_however_requests_are_b
 
 def test_the_shipped_model_recites_what_transformers_has_it_recite() -> None:
     manifest = Catalog().find_model("ToyLlama", None, Registry().versions)
-    found = open_generator(manifest, Registry())
-    with found.engine:
+    with closing(open_engine(manifest, Registry())) as found:
         assert generated(found, "You may", 60) == RECITED
 
 
@@ -209,10 +207,9 @@ def test_a_folder_of_hugging_faces_format_needs_only_a_manifest(tmp_path: Path) 
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "model.yml").write_text(MANIFEST.replace("FRAMEWORK", "PyTorch"))
     [manifest] = Catalog([tmp_path]).find_models("Mine")
-    found = open_generator(manifest, Registry())
-    with found.engine:
-        assert found.tokens("three one") == (3, 1)
-        assert found.chat_tokens([{"role": "one", "content": "two"}]) == (1, 0, 2, 0, 0)
+    with closing(open_engine(manifest, Registry())) as found:
+        assert found.encode("three one") == (3, 1)
+        assert found.encode([{"role": "one", "content": "two"}]) == (1, 0, 2, 0, 0)
         assert all(word in ("", "one", "two", "three") for word in generated(found, "one", 3).split(" "))
 
 
@@ -220,7 +217,7 @@ def test_a_framework_without_language_models_says_so(tmp_path: Path) -> None:
     (tmp_path / "model.yml").write_text(MANIFEST.replace("FRAMEWORK", "ONNXRuntime"))
     [manifest] = Catalog([tmp_path]).find_models("Mine")
     with pytest.raises(ConfigurationError, match="framework ONNXRuntime runs no language models here"):
-        open_generator(manifest, Registry())
+        open_engine(manifest, Registry())
 
 
 def test_a_language_model_makes_no_predictions() -> None:
@@ -232,18 +229,18 @@ def test_a_language_model_makes_no_predictions() -> None:
 
 
 def test_the_models_of_an_agent_are_found_by_name_and_opened_once() -> None:
-    generators = Generators(lambda: Catalog().models, Registry())
-    assert list(generators.models()) == ["ToyLlama"]
-    with closing(generators):
-        found = generators.get("toyllama")
-        assert generators.get("ToyLlama") is found
+    engines = Engines(lambda: Catalog().models, Registry())
+    assert list(engines.models()) == ["ToyLlama"]
+    with closing(engines):
+        found = engines.get("toyllama")
+        assert engines.get("ToyLlama") is found
         with pytest.raises(UnknownModelError, match='unknown model "ToyLama"; did you mean "ToyLlama"'):
-            generators.get("ToyLama")
+            engines.get("ToyLama")
         with pytest.raises(UnknownModelError, match='unknown model "DigitsCNN"'):
-            generators.get("DigitsCNN")
+            engines.get("DigitsCNN")
     with pytest.raises(AgentError, match="is closed"):
-        found.engine.submit((5,), greedy(1), lambda _: None)
-    late = Generators(lambda: Catalog().models, Registry())
+        found.submit((5,), greedy(1), lambda _: None)
+    late = Engines(lambda: Catalog().models, Registry())
     late.close()
     with pytest.raises(AgentError, match="is stopping"):
         late.get("ToyLlama")
