@@ -169,7 +169,7 @@ class Generation:
         self.tokens: list[int] = []
         self.times = Times()
         self.is_cancelled = False
-        self._text = _Text(tokenizer, parameters.stop)
+        self._text = Detokenizer(tokenizer, parameters.stop)
         self._deliver = deliver
         self._random = np.random.default_rng(parameters.seed)
 
@@ -217,30 +217,6 @@ def choose(logits: NDArray[np.float32], parameters: GenerationParameters, random
     sums = sums[: np.searchsorted(sums, parameters.top_p * sums[-1]) + 1]
     place = np.searchsorted(sums, random.random() * sums[-1], side="right")
     return int(order[min(place, len(sums) - 1)])
-
-
-class _Text:
-    """The text of a request: withholds what might become a stop string, and ends before one."""
-
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
-        self._detokenizer = Detokenizer(tokenizer)
-        self._stop = stop
-        self._withheld = ""
-
-    def push(self, tokens: Sequence[int], *, is_last: bool, may_stop: bool) -> tuple[str, bool]:
-        """Returns the new text after tokens, and whether a stop string ended it."""
-        old = len(self._withheld)
-        text = self._withheld + self._detokenizer.push(tokens, is_last=is_last)
-        places = [text.find(each, max(old - len(each) + 1, 0)) for each in self._stop]
-        if may_stop and any(place >= 0 for place in places):
-            return text[: min(place for place in places if place >= 0)], True
-        withheld = max(
-            (size for each in self._stop for size in range(1, len(each)) if text.endswith(each[:size])),
-            default=0,
-        )
-        kept = len(text) if is_last else len(text) - withheld
-        self._withheld = text[kept:]
-        return text[:kept], False
 
 
 class Engine:

@@ -78,21 +78,40 @@ class FileTokenizer:
 
 
 class Detokenizer:
-    """Converts the tokens of one text as they come, together with those before, which decide about spaces."""
+    """Converts the tokens of one text as they come, together with those before, which decide about spaces.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    It withholds what might become a stop string, and ends the text before one.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
         self._decode = tokenizer.decode
+        self._stop = stop
         self._context: list[int] = []
         self._new: list[int] = []
+        self._withheld = ""
 
-    def push(self, tokens: Sequence[int], *, is_last: bool = False) -> str:
-        """Returns the text that tokens complete; unless they are the last, none if it ends in a character."""
+    def push(
+        self, tokens: Sequence[int], *, is_last: bool = False, may_stop: bool = True
+    ) -> tuple[str, bool]:
+        """Returns the text that tokens complete, and whether a stop string in it ended the text."""
         self._new.extend(tokens)
-        text = self._decode(self._context + self._new)[len(self._decode(self._context)) :]
-        if not text or (text.endswith("\N{REPLACEMENT CHARACTER}") and not is_last):
-            return ""
-        self._context, self._new = self._new, []
-        return text
+        new = self._decode(self._context + self._new)[len(self._decode(self._context)) :]
+        if new.endswith("\N{REPLACEMENT CHARACTER}") and not is_last:
+            new = ""
+        if new:
+            self._context, self._new = self._new, []
+        old, text = len(self._withheld), self._withheld + new
+        places = [text.find(each, max(old - len(each) + 1, 0)) for each in self._stop]
+        if may_stop and any(place >= 0 for place in places):
+            return text[: min(place for place in places if place >= 0)], True
+        withheld = 0 if is_last else max((_common(text, each) for each in self._stop), default=0)
+        text, self._withheld = text[: len(text) - withheld], text[len(text) - withheld :]
+        return text, False
+
+
+def _common(text: str, stop: str) -> int:
+    """Returns the length of the longest beginning of ``stop`` with which a text ends."""
+    return max(size for size in range(len(stop)) if text.endswith(stop[:size]))
 
 
 class ChatTemplate:

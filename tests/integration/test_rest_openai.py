@@ -6,12 +6,13 @@ import http.client
 import json
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from inferometer.agent.frameworks.pytorch.language_model import PyTorchLanguageModel
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.agent.serving.batching import BatchingOptions
@@ -279,7 +280,14 @@ def test_a_stream_under_way_is_finished_by_an_agent_that_stops() -> None:
     assert content.endswith("data: [DONE]\n\n")
 
 
-def test_a_stream_that_outlasts_the_grace_period_ends_with_an_error() -> None:
+def test_a_stream_that_outlasts_the_grace_period_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = PyTorchLanguageModel.step
+
+    def slow(model: PyTorchLanguageModel, tokens: Sequence[int]) -> Any:
+        time.sleep(0.02)  # 2000 steps last much longer than the server needs to cancel a request
+        return step(model, tokens)
+
+    monkeypatch.setattr(PyTorchLanguageModel, "step", slow)
     with started(grace_s=0.0) as server:
         connection = connected(server)
         body = {**COMPLETION, "max_tokens": 2000, "ignore_eos": True, "stream": True}

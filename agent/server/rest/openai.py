@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -26,7 +26,6 @@ from inferometer.manifests.errors import InputError, UnknownModelError, one_line
 
 PREFIX = "/v1/"
 """The beginning of the paths of this protocol."""
-_NS_PER_MS = 1e6
 _WITHOUT_EFFECT: Mapping[str, Any] = {
     "n": 1,
     "best_of": 1,
@@ -270,15 +269,9 @@ async def _events(
 
 def _totals(generation: Generation) -> dict[str, Any]:
     """Returns the usage, and the times in milliseconds, of a request that has ended."""
-    prompt, tokens, times = len(generation.prompt), len(generation.tokens), generation.times
-    spent = {
-        "queue_ms": times.queue,
-        "prefill_ms": times.prefill,
-        "steps_ms": sum(times.steps),
-        "sampling_ms": times.sampling,
-        "detokenizing_ms": times.detokenizing,
-    }
+    prompt, tokens, steps = len(generation.prompt), len(generation.tokens), generation.times.steps
+    spent = asdict(generation.times) | {"steps": sum(steps)}
     return {
         "usage": {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens},
-        "timings": {**{name: ns / _NS_PER_MS for name, ns in spent.items()}, "steps": len(times.steps)},
+        "timings": {f"{name}_ms": ns / 1e6 for name, ns in spent.items()} | {"steps": len(steps)},
     }

@@ -21,7 +21,7 @@ TEXTS = ("plain text", "naïve café – 🙂 done", " leading and  double space
 
 def pieces(tokenizer: Tokenizer, tokens: tuple[int, ...]) -> list[str]:
     detokenizer = Detokenizer(tokenizer)
-    return [*(detokenizer.push([token]) for token in tokens), detokenizer.push([], is_last=True)]
+    return [*(detokenizer.push([token])[0] for token in tokens), detokenizer.push([], is_last=True)[0]]
 
 
 @pytest.fixture(scope="module")
