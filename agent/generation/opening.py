@@ -91,13 +91,13 @@ class Engines:
         self._is_closed = False
 
     def models(self) -> dict[str, ModelManifest]:
-        """Returns the highest version of each language model that an installed framework can run, by name."""
+        """Returns the highest version of each language model that can run here, by its name in lower case."""
         versions = {name.casefold(): version for name, version in self._registry.versions.items()}
         found: dict[str, ModelManifest] = {}
         for model in self._models():
             version = versions.get(model.framework.name.casefold())
             if model.output.type == GENERATION and model.runs_in(version):
-                found.setdefault(model.name, model)
+                found.setdefault(model.name.casefold(), model)
         return found
 
     def get(self, name: str) -> Engine:
@@ -111,15 +111,14 @@ class Engines:
         if (found := self._open.get(key)) is not None:
             return found
         known = self.models()
-        manifest = next((model for model in known.values() if model.name.casefold() == key), None)
-        if manifest is None:
-            raise UnknownModelError.of(name, known)
+        if key not in known:
+            raise UnknownModelError.of(name, (model.name for model in known.values()))
         with self._lock:
             if self._is_closed:
                 raise AgentError("the agent is stopping")
             if key not in self._open:
-                options = self._options_of(manifest)
-                self._open[key] = open_engine(manifest, self._registry, self._cache, **options)
+                options = self._options_of(known[key])
+                self._open[key] = open_engine(known[key], self._registry, self._cache, **options)
             return self._open[key]
 
     def close(self) -> None:

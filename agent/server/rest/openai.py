@@ -171,8 +171,7 @@ def error_object(status: int, message: str, error: Exception | None) -> dict[str
 
 
 def _choices(content: Mapping[str, Any], reason: FinishReason | None = None) -> list[dict[str, Any]]:
-    finish_reason = reason.value if reason else None
-    return [{"index": 0, **content, "logprobs": None, "finish_reason": finish_reason}]
+    return [{"index": 0, **content, "logprobs": None, "finish_reason": reason}]
 
 
 class OpenAiService:
@@ -206,7 +205,8 @@ class OpenAiService:
 
     async def _list(self, _: object, __: CallContext) -> dict[str, Any]:
         fields = {"object": "model", "created": 0, "owned_by": "inferometer"}
-        return {"object": "list", "data": [{"id": name, **fields} for name in self.engines.models()]}
+        models = self.engines.models().values()
+        return {"object": "list", "data": [{"id": model.name, **fields} for model in models]}
 
     async def _answer(
         self, kind: type[_Request], given: Mapping[str, Any], call: CallContext

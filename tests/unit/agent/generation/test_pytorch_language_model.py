@@ -230,7 +230,7 @@ def test_a_language_model_makes_no_predictions() -> None:
 
 def test_the_models_of_an_agent_are_found_by_name_and_opened_once() -> None:
     engines = Engines(lambda: Catalog().models, Registry())
-    assert list(engines.models()) == ["ToyLlama"]
+    assert [model.name for model in engines.models().values()] == ["ToyLlama"]
     with closing(engines):
         found = engines.get("toyllama")
         assert engines.get("ToyLlama") is found

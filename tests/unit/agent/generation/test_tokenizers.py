@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from inferometer.agent.generation.tokenizers import (
@@ -76,6 +77,13 @@ def test_special_tokens_begin_a_text_and_have_none(file_tokenizer: FileTokenizer
 )
 def test_a_piece_is_whole_characters(tokens: tuple[int, ...], wanted: list[str]) -> None:
     assert pieces(ByteTokenizer(), tokens) == wanted
+
+
+def test_any_bytes_become_the_text_that_they_are_at_once() -> None:
+    random = np.random.default_rng(1)
+    for _ in range(50):
+        tokens = tuple(random.choice([68, 0xC3, 0xA9, 0xF0, 0x9F, 0x99, 0x82, 0xFF, 300], 40).tolist())
+        assert "".join(pieces(ByteTokenizer(), tokens)) == ByteTokenizer().decode(tokens)
 
 
 def test_text_that_is_not_unicode_is_refused() -> None:
