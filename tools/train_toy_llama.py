@@ -1,4 +1,4 @@
-"""Generator of ToyLlama: a tiny Llama over bytes, in the format of Hugging Face's folders, with its manifest.
+"""Trains the weights of ToyLlama, a tiny Llama over bytes, as its config.json describes it.
 
     python tools/train_toy_llama.py               write into manifests/builtin
     python tools/train_toy_llama.py --output DIR  write the same tree below DIR
@@ -15,24 +15,24 @@ import argparse
 import hashlib
 import json
 import re
+import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.nn import functional
 
-from inferometer.agent.architectures.pytorch.llama import Llama, LlamaConfig
-from inferometer.agent.frameworks.pytorch.language_model import read_tensors
+from inferometer.agent.architectures.pytorch.llama import Llama
+from inferometer.agent.frameworks.pytorch.language_model import read_config, read_tensors
 from inferometer.agent.generation.tokenizers import ByteTokenizer
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILTIN = ROOT / "manifests" / "builtin"
 MODEL = Path("models/ToyLlama")
-CONFIG, TOKENIZER, WEIGHTS = "config.json", "tokenizer_config.json", "model.safetensors"
+WEIGHTS = "model.safetensors"
 
 SEED = 20261127
 STEPS = 1200
@@ -42,33 +42,6 @@ LEARNING_RATE = 0.006
 MOST_LOSS = 0.5
 TOLERANCE = 1e-3
 END = 1
-CONTENT: Mapping[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "vocab_size": 384,
-    "hidden_size": 64,
-    "intermediate_size": 160,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 2048,
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 10000.0,
-    "tie_word_embeddings": False,
-    "attention_bias": False,
-    "mlp_bias": False,
-    "pad_token_id": 0,
-    "bos_token_id": None,
-    "eos_token_id": END,
-    "torch_dtype": "float32",
-}
-TOKENIZER_CONTENT = {
-    "tokenizer_class": "ByT5Tokenizer",
-    "extra_ids": 125,
-    # an answer continues the text of the messages, as the model knows nothing of roles
-    "chat_template": "{{ messages | map(attribute='content') | join(' ') }}",
-}
 
 
 def main() -> int:
@@ -91,20 +64,15 @@ def main() -> int:
 
 
 def make(output: Path) -> None:
-    """Writes the folder and the manifest with its checksums; raises SystemExit if it learns too little."""
+    """Writes the folder, with the checksum in the manifest; raises SystemExit if it learns too little."""
     folder = output / MODEL
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in ((CONFIG, CONTENT), (TOKENIZER, TOKENIZER_CONTENT)):
-        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    module = train()
-    write_tensors(folder / WEIGHTS, module.state_dict())
-    manifest = (BUILTIN / MODEL / "pytorch.yml").read_text(encoding="utf-8")
-    for key, name in (("graph", CONFIG), ("weights", WEIGHTS)):
-        found = hashlib.sha256((folder / name).read_bytes()).hexdigest()
-        manifest = re.sub(rf"({key}_checksum: ).*", rf"\g<1>sha256:{found}", manifest)
-    count = sum(each.numel() for each in module.parameters())
-    manifest = re.sub(r"( parameters: )\d+", rf"\g<1>{count}", manifest)
-    (folder / "pytorch.yml").write_text(manifest, encoding="utf-8")
+    if output != BUILTIN:
+        shutil.copytree(BUILTIN / MODEL, folder, dirs_exist_ok=True)
+    write_tensors(folder / WEIGHTS, train().state_dict())
+    found = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
+    manifest = folder / "pytorch.yml"
+    text = manifest.read_text(encoding="utf-8")
+    manifest.write_text(re.sub(r"(weights_checksum: ).*", rf"\g<1>sha256:{found}", text), encoding="utf-8")
 
 
 def train() -> Llama:
@@ -112,7 +80,7 @@ def train() -> Llama:
     torch.manual_seed(SEED)
     torch.set_num_threads(1)
     text = tokens()
-    module = Llama(LlamaConfig.model_validate(CONTENT)).double()
+    module = Llama(read_config(BUILTIN / MODEL / "config.json")).double()
     optimizer = torch.optim.AdamW(module.parameters(), lr=LEARNING_RATE, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=STEPS)
     positions = torch.arange(LENGTH).expand(BATCH_SIZE, -1)
@@ -157,18 +125,15 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
 
 
 def compare(made: Path, committed: Path) -> list[str]:
-    """Returns a line for each file that differs; weights may differ by rounding."""
-    differences = [
-        f"{MODEL / name} differs"
-        for name in (CONFIG, TOKENIZER)
-        if (made / MODEL / name).read_bytes() != (committed / MODEL / name).read_bytes()
-    ]
+    """Returns a line for each tensor that differs by more than rounding."""
     kept = dict(read_tensors(committed / MODEL / WEIGHTS))
-    for name, tensor in read_tensors(made / MODEL / WEIGHTS):
-        furthest = float((tensor - kept[name]).abs().max()) if name in kept else float("inf")
-        if furthest > TOLERANCE:
-            differences.append(f"{MODEL / WEIGHTS}: {name} differs by {furthest:.2g}")
-    return differences
+    found = {
+        name: float((tensor - kept[name]).abs().max())
+        for name, tensor in read_tensors(made / MODEL / WEIGHTS)
+    }
+    return [
+        f"{MODEL / WEIGHTS}: {name} differs by {most:.2g}" for name, most in found.items() if most > TOLERANCE
+    ]
 
 
 if __name__ == "__main__":

@@ -11,26 +11,27 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from queue import SimpleQueue
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt, PositiveInt
 
-from inferometer.agent.closeable import Closeable
-from inferometer.agent.generation.tokenizers import Tokenizer
+from inferometer.agent.generation.tokenizers import ChatTemplate, Detokenizer, Tokenizer
 from inferometer.manifests.errors import (
     AgentError,
     InferometerError,
     InputError,
     PredictionError,
     QueueFullError,
+    one_line,
 )
 
 _LEAVING_S = 2.0
+_MOST_CHARACTERS = 64  # of a token
 
 
 class LanguageModel(Protocol):
@@ -62,49 +63,35 @@ class LanguageModel(Protocol):
         """Frees the model."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How the next token is chosen.
+class GenerationParameters(BaseModel):
+    """How a text is generated; the names are OpenAI's, with vLLM's ``ignore_eos`` and ``min_tokens``.
 
     Attributes:
+        max_tokens: The largest number of tokens to generate; None means as many as the context has room for.
         temperature: The divisor of the logits; 0 chooses the most probable token.
         top_p: Only the most probable tokens that together have this probability are drawn
             (https://arxiv.org/abs/1904.09751).
         seed: The seed of the draws, which no other request affects; None means a random one.
-    """
-
-    temperature: float = 0.0
-    top_p: float = 1.0
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.temperature <= 100:
-            raise InputError(f"temperature is {self.temperature}; it must be from 0 to 100")
-        if not 0 < self.top_p <= 1:
-            raise InputError(f"top_p is {self.top_p}; it must be above 0 and at most 1")
-        if self.seed is not None and self.seed < 0:
-            raise InputError(f"seed is {self.seed}; it must be at least 0")
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationRequest:
-    """A request for text.
-
-    Attributes:
-        prompt: The tokens of the prompt.
-        max_tokens: The largest number of tokens to generate; None means as many as the context has room for.
-        sampling: How tokens are chosen.
         stop: The text ends before the first of these strings.
         ignore_eos: Whether generation continues after an end token.
-        min_tokens: No end token is chosen before this many tokens.
+        min_tokens: These first tokens end no text: none is an end token, and none completes a stop string.
     """
 
-    prompt: tuple[int, ...]
-    max_tokens: int | None = None
-    sampling: Sampling = field(default_factory=Sampling)
-    stop: tuple[str, ...] = ()
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    max_tokens: PositiveInt | None = Field(
+        default=None, validation_alias=AliasChoices("max_completion_tokens", "max_tokens")
+    )
+    temperature: float = Field(default=1.0, ge=0, le=100)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    seed: NonNegativeInt | None = None
+    stop: Annotated[
+        list[Annotated[str, Field(min_length=1)]],
+        Field(max_length=16),
+        BeforeValidator(lambda given: [given] if isinstance(given, str) else given),
+    ] = []
     ignore_eos: bool = False
-    min_tokens: int = 0
+    min_tokens: NonNegativeInt = 0
 
 
 class FinishReason(str, Enum):
@@ -141,7 +128,6 @@ class Times:
         queue: From its arrival to the start of its prefill.
         prefill: The model's computation of the prompt, without choosing the first token.
         steps: Each of the model's steps, which computes one token of every request in its batch.
-        batch_sizes: The number of requests in each step.
         sampling: Choosing tokens from logits, in sum.
         detokenizing: Converting tokens to text and looking for stop strings, in sum.
     """
@@ -149,7 +135,6 @@ class Times:
     queue: int = 0
     prefill: int = 0
     steps: list[int] = field(default_factory=list)
-    batch_sizes: list[int] = field(default_factory=list)
     sampling: int = 0
     detokenizing: int = 0
 
@@ -162,51 +147,53 @@ class Generation:
     """A request in progress, from ``Engine.submit``; its tokens and times are final with the last piece.
 
     Attributes:
-        request: The request.
+        prompt: The tokens of the prompt.
+        parameters: How its text is generated.
+        arrived_ns: When it arrived.
         tokens: The generated tokens, with the end token if there is one.
         times: The times so far.
         is_cancelled: Whether ``cancel`` was called.
     """
 
     def __init__(
-        self, request: GenerationRequest, text: _Text, limit: int, deliver: Deliver, now_ns: int
+        self,
+        prompt: Sequence[int],
+        parameters: GenerationParameters,
+        tokenizer: Tokenizer,
+        deliver: Deliver,
+        arrived_ns: int,
     ) -> None:
-        self.request = request
+        self.prompt = prompt
+        self.parameters = parameters
+        self.arrived_ns = arrived_ns
         self.tokens: list[int] = []
         self.times = Times()
         self.is_cancelled = False
-        self._text = text
-        self._limit = limit
+        self._text = Detokenizer(tokenizer, parameters.stop)
         self._deliver = deliver
-        self._arrived_ns = now_ns
-        self._random = np.random.default_rng(request.sampling.seed)
+        self._random = np.random.default_rng(parameters.seed)
 
     def cancel(self) -> None:
         """Ends the request before the next step; it delivers no further piece. Thread-safe."""
         self.is_cancelled = True
 
-    def begin(self, now_ns: int) -> None:
-        """Called when the prefill begins."""
-        self.times.queue = now_ns - self._arrived_ns
-
-    def advance(self, logits: NDArray[np.float32], ends: frozenset[int], clock: Callable[[], int]) -> bool:
+    def advance(self, logits: NDArray[np.float32], model: LanguageModel, clock: Callable[[], int]) -> bool:
         """Chooses the next token and delivers its text; returns whether the request has ended."""
-        request, before_ns = self.request, clock()
-        if ends and len(self.tokens) < request.min_tokens:
+        parameters, ends, before_ns = self.parameters, model.end_tokens, clock()
+        if ends and len(self.tokens) < parameters.min_tokens:
             logits = logits.copy()
             logits[list(ends)] = -np.inf
-        token = choose(logits, request.sampling, self._random)
+        token = choose(logits, parameters, self._random)
         self.tokens.append(token)
-        chosen_ns = clock()
-        is_end = token in ends
-        text, stopped = self._text.push(None if is_end else token)
-        reason = FinishReason.STOP if stopped or (is_end and not request.ignore_eos) else None
-        if reason is None and len(self.tokens) >= self._limit:
-            reason = FinishReason.LENGTH
-        if reason is not None and not stopped:
-            rest, stopped = self._text.end()
-            text += rest
-            reason = FinishReason.STOP if stopped else reason
+        chosen_ns, count = clock(), len(self.tokens)
+        most = parameters.max_tokens or model.context_length - len(self.prompt)
+        has_ended = token in ends and not parameters.ignore_eos
+        text, stopped = self._text.push(
+            [] if token in ends else [token],
+            is_last=has_ended or count >= most,
+            may_stop=count > parameters.min_tokens,
+        )
+        reason = FinishReason.STOP if stopped or has_ended else FinishReason.LENGTH if count >= most else None
         self.times.sampling += chosen_ns - before_ns
         self.times.detokenizing += clock() - chosen_ns
         if text or reason:
@@ -219,59 +206,27 @@ class Generation:
             self._deliver(piece)
 
 
-def choose(logits: NDArray[np.float32], sampling: Sampling, random: np.random.Generator) -> int:
+def choose(logits: NDArray[np.float32], parameters: GenerationParameters, random: np.random.Generator) -> int:
     """Returns the next token, given the logits of all tokens; draws one number unless it is greedy."""
-    if sampling.temperature == 0:
+    if parameters.temperature == 0:
         return int(logits.argmax())
-    scaled = logits.astype(np.float64)
-    scaled = (scaled - scaled.max()) / sampling.temperature
-    weights = np.exp(scaled)
-    order = np.argsort(-weights, kind="stable")
-    sums = np.cumsum(weights[order])
-    # the first tokens whose sum reaches top_p, at least one
-    kept = int(np.searchsorted(sums, sampling.top_p * sums[-1])) + 1
-    kept = min(kept, len(sums))
-    place = int(np.searchsorted(sums[:kept], random.random() * sums[kept - 1], side="right"))
-    return int(order[min(place, kept - 1)])
+    order = np.argsort(-logits, kind="stable")
+    scaled = logits[order].astype(np.float64)
+    sums = np.cumsum(np.exp((scaled - scaled[0]) / parameters.temperature))
+    # of the first tokens whose sum reaches top_p, at least one
+    sums = sums[: np.searchsorted(sums, parameters.top_p * sums[-1]) + 1]
+    place = np.searchsorted(sums, random.random() * sums[-1], side="right")
+    return int(order[min(place, len(sums) - 1)])
 
 
-class _Text:
-    """The text of a request: withholds what might become a stop string, and ends before one."""
-
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
-        self._detokenizer = tokenizer.detokenizer()
-        self._stop = stop
-        self._withheld = ""
-
-    def push(self, token: int | None) -> tuple[str, bool]:
-        """Returns the new text after a token, and whether a stop string ended it; None has no text."""
-        return self._released("" if token is None else self._detokenizer.push(token))
-
-    def end(self) -> tuple[str, bool]:
-        """Returns the text that is left when no token follows, and whether a stop string ended it."""
-        text, stopped = self._released(self._detokenizer.end())
-        return (text, True) if stopped else (text + self._withheld, False)
-
-    def _released(self, new: str) -> tuple[str, bool]:
-        text = self._withheld + new
-        places = [place for each in self._stop if (place := text.find(each)) >= 0]
-        if places:
-            return text[: min(places)], True
-        withheld = max(
-            (size for each in self._stop for size in range(1, len(each)) if text.endswith(each[:size])),
-            default=0,
-        )
-        self._withheld = text[len(text) - withheld :]
-        return text[: len(text) - withheld], False
-
-
-class Engine(Closeable):
+class Engine:
     """Generates texts with a model, which it closes with itself. Thread-safe.
 
     Args:
         model: The model, which only the engine's thread uses.
         tokenizer: The model's tokenizer.
-        name: The model's name for messages.
+        name: The model's name.
+        template: The model's chat template; without one, each message is a line such as ``user: hello``.
         max_batch_size: The largest number of requests in a step.
         max_waiting: The largest number of requests that wait to join.
         clock: A monotonic clock in nanoseconds.
@@ -282,15 +237,16 @@ class Engine(Closeable):
         model: LanguageModel,
         tokenizer: Tokenizer,
         name: str,
+        template: ChatTemplate | None = None,
         *,
         max_batch_size: int = 1,
         max_waiting: int = 1024,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        self.tokenizer = tokenizer
-        self.context_length = model.context_length
         self._model = model
-        self._name = name
+        self._tokenizer = tokenizer
+        self._template = template
+        self.name = name
         self._max_batch_size = max_batch_size
         self._max_waiting = max_waiting
         self._clock = clock
@@ -301,7 +257,17 @@ class Engine(Closeable):
         self._thread = threading.Thread(target=self._work, name=f"generate-{name}", daemon=True)
         self._thread.start()
 
-    def submit(self, request: GenerationRequest, deliver: Deliver) -> Generation:
+    def encode(self, prompt: str | Sequence[Mapping[str, str]]) -> tuple[int, ...]:
+        """Returns the tokens of a text, or of what precedes the next message of a chat; raises InputError."""
+        is_rendered = not isinstance(prompt, str) and self._template is not None
+        if not isinstance(prompt, str):
+            lines = [f"{message['role']}: {message['content']}\n" for message in prompt]
+            prompt = self._template(prompt) if self._template else "".join([*lines, "assistant:"])
+        if len(prompt) > (most := _MOST_CHARACTERS * self._model.context_length):
+            raise InputError(f"the prompt has {len(prompt)} characters; at most {most} are tokenized")
+        return self._tokenizer.encode(prompt, special=not is_rendered)
+
+    def submit(self, prompt: Sequence[int], parameters: GenerationParameters, deliver: Deliver) -> Generation:
         """Begins a request, whose pieces ``deliver`` receives.
 
         Raises:
@@ -309,54 +275,30 @@ class Engine(Closeable):
             QueueFullError: Too many requests are waiting.
             AgentError: The engine is closed.
         """
-        limit = self._limit(request)
-        text = _Text(self.tokenizer, request.stop)
-        found = Generation(request, text, limit, deliver, self._clock())
+        self._check(len(prompt), parameters.max_tokens)
+        size = self._model.vocabulary_size
+        if not all(0 <= token < size for token in prompt):
+            raise InputError(f"the prompt has a token that the model lacks; its tokens are 0 to {size - 1}")
+        found = Generation(prompt, parameters, self._tokenizer, deliver, self._clock())
         with self._changed:
             if self._is_closed:
-                raise AgentError(f"model {self._name} is closed")
-            if len(self._waiting) >= self._max_waiting:
+                raise AgentError(f"model {self.name} is closed")
+            if len(self._running) + len(self._waiting) >= self._max_batch_size + self._max_waiting:
                 raise QueueFullError(
-                    f"model {self._name} has {self._max_waiting} waiting requests, its maximum; try later"
+                    f"model {self.name} has {self._max_waiting} waiting requests, its maximum; try later"
                 )
             self._waiting.append(found)
             self._changed.notify()
         return found
 
-    def generate(self, request: GenerationRequest) -> Iterator[Piece]:
-        """Yields the pieces of a request; closing the iterator cancels it. Raises as ``submit`` does.
-
-        Raises InferometerError if the request fails later.
-        """
-        pieces: SimpleQueue[Piece] = SimpleQueue()
-        generation = self.submit(request, pieces.put)
-        try:
-            while True:
-                piece = pieces.get()
-                if piece.error is not None:
-                    raise piece.error
-                yield piece
-                if piece.is_last:
-                    return
-        finally:
-            generation.cancel()
-
-    def _limit(self, request: GenerationRequest) -> int:
-        """Returns the largest number of tokens that a request may generate."""
-        prompt, context, wanted = len(request.prompt), self.context_length, request.max_tokens
+    def _check(self, prompt: int, wanted: int | None) -> None:
         if not prompt:
             raise InputError("the prompt has no tokens")
-        if wanted is not None and wanted < 1:
-            raise InputError(f"max_tokens is {wanted}; it must be at least 1")
-        if prompt + (wanted or 1) > context:
+        if prompt + (wanted or 1) > (context := self._model.context_length):
             asked = f" and {wanted} to generate" if wanted else ""
             raise InputError(
-                f"the prompt has {prompt} tokens{asked}, but the context of model {self._name} has {context}"
+                f"the prompt has {prompt} tokens{asked}, but the context of model {self.name} has {context}"
             )
-        size = self._model.vocabulary_size
-        if not all(0 <= token < size for token in request.prompt):
-            raise InputError(f"the prompt has a token that the model lacks; its tokens are 0 to {size - 1}")
-        return wanted or context - prompt
 
     def close(self) -> None:
         """Ends all requests with an error, and frees the model after the current step.
@@ -376,14 +318,13 @@ class Engine(Closeable):
                 if self._running:
                     self._step()
         finally:
-            self._fail([*self._running, *self._waiting], AgentError(f"model {self._name} has been closed"))
+            self._fail([*self._running, *self._waiting], AgentError(f"model {self.name} has been closed"))
             self._model.close()
 
     def _has_work(self) -> bool:
         """Waits for a request; returns False once the engine is closed."""
         with self._changed:
-            while not (self._is_closed or self._waiting or self._running):
-                self._changed.wait()
+            self._changed.wait_for(lambda: self._is_closed or self._waiting or self._running)
             return not self._is_closed
 
     def _drop_cancelled(self) -> None:
@@ -399,41 +340,36 @@ class Engine(Closeable):
                 if not self._waiting or self._is_closed:
                     return
                 generation = self._waiting.popleft()
-            self._prefill(generation)
-
-    def _prefill(self, generation: Generation) -> None:
-        before_ns = self._clock()
-        generation.begin(before_ns)
-        try:
-            logits = self._model.prefill(generation.request.prompt)
-        except Exception as error:  # noqa: BLE001 - the thread outlives what a model raises
-            self._fail([generation], error)
-            return
-        generation.times.prefill = self._clock() - before_ns
-        self._running.append(generation)
-        self._advance(len(self._running) - 1, logits)
+                self._running.append(generation)
+            before_ns = self._clock()
+            generation.times.queue = before_ns - generation.arrived_ns
+            try:
+                logits = self._model.prefill(generation.prompt)
+            except Exception as error:  # noqa: BLE001 - the thread outlives what a model raises
+                self._running.pop()
+                self._fail([generation], error)
+                continue
+            generation.times.prefill = self._clock() - before_ns
+            self._advance(len(self._running) - 1, logits)
 
     def _step(self) -> None:
         before_ns = self._clock()
         try:
             logits = self._model.step([each.tokens[-1] for each in self._running])
         except Exception as error:  # noqa: BLE001 - the thread outlives what a model raises
-            failed = list(self._running)
-            for row in reversed(range(len(failed))):
+            self._fail(self._running, error)
+            for row in reversed(range(len(self._running))):
                 self._remove(row)
-            self._fail(failed, error)
             return
-        duration_ns, size = self._clock() - before_ns, len(self._running)
-        for row in reversed(range(size)):  # as the last takes the row of one that leaves
-            times = self._running[row].times
-            times.steps.append(duration_ns)
-            times.batch_sizes.append(size)
+        duration_ns = self._clock() - before_ns
+        for row in reversed(range(len(self._running))):  # as the last takes the row of one that leaves
+            self._running[row].times.steps.append(duration_ns)
             self._advance(row, logits[row])
 
     def _advance(self, row: int, logits: NDArray[np.float32]) -> None:
         generation = self._running[row]
         try:
-            has_ended = generation.advance(logits, self._model.end_tokens, self._clock)
+            has_ended = generation.advance(logits, self._model, self._clock)
         except Exception as error:  # noqa: BLE001 - of a tokenizer, for instance
             self._fail([generation], error)
             has_ended = True
@@ -448,6 +384,6 @@ class Engine(Closeable):
 
     def _fail(self, generations: Sequence[Generation], error: Exception) -> None:
         if not isinstance(error, InferometerError):
-            error = PredictionError(f"model {self._name} failed: {type(error).__name__}: {error}")
+            error = PredictionError(f"model {self.name} failed: {type(error).__name__}: {one_line(error)}")
         for each in generations:
             each.deliver(Piece("", error=error))

@@ -3,94 +3,41 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from inferometer.agent.artifacts.files import ArtifactCache, get_file, resolve_artifacts
 from inferometer.agent.artifacts.locations import tokenizer_files
 from inferometer.agent.generation.engine import Engine, LanguageModel
-from inferometer.agent.generation.tokenizers import (
-    ByteTokenizer,
-    ChatTemplate,
-    FileTokenizer,
-    Tokenizer,
-    chat_prompt,
-)
+from inferometer.agent.generation.tokenizers import ByteTokenizer, ChatTemplate, FileTokenizer, Tokenizer
 from inferometer.agent.hardware.environment import PredictorOptions, container_architecture
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.requirements import GENERATION, unsupported
-from inferometer.manifests.errors import (
-    AgentError,
-    ConfigurationError,
-    InputError,
-    ManifestError,
-    UnknownModelError,
-)
+from inferometer.manifests.errors import AgentError, ConfigurationError, ManifestError, UnknownModelError
 from inferometer.manifests.schema import ModelManifest
 
-_MOST_CHARACTERS = 64  # of a token
 
-
-@dataclass(frozen=True, slots=True)
-class GenerationOptions:
-    """How a language model runs.
-
-    Attributes:
-        predictor: The device, threads and precision.
-        max_batch_size: The largest number of requests in a step.
-        max_waiting: The largest number of requests that wait to join.
-    """
-
-    predictor: PredictorOptions = PredictorOptions()  # noqa: RUF009 - frozen
-    max_batch_size: int = 1
-    max_waiting: int = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Generator:
-    """An open language model.
-
-    Attributes:
-        manifest: The model.
-        engine: Generates its texts.
-        tokenizer: Its tokenizer.
-        template: Its chat template, if it has one.
-        checksums: The checksums of its files.
-    """
-
-    manifest: ModelManifest
-    engine: Engine
-    tokenizer: Tokenizer
-    template: ChatTemplate | None
-    checksums: Mapping[str, str]
-
-    def tokens(self, text: str, *, special: bool = True) -> tuple[int, ...]:
-        """Returns the tokens of a prompt; raises InputError at once if it is far too long for the context."""
-        if len(text) > (most := _MOST_CHARACTERS * self.engine.context_length):
-            raise InputError(f"the prompt has {len(text)} characters; at most {most} are tokenized")
-        return self.tokenizer.encode(text, special=special)
-
-    def chat_tokens(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
-        """Returns the tokens of the prompt for the next message of a chat; raises InputError."""
-        return self.tokens(chat_prompt(messages, self.template), special=self.template is None)
-
-    def close(self) -> None:
-        """Ends its requests and frees the model; calling it again does nothing."""
-        self.engine.close()
-
-
-def open_generator(
+def open_engine(
     manifest: ModelManifest,
     registry: Registry,
-    options: GenerationOptions = GenerationOptions(),
-    *,
     cache: ArtifactCache | None = None,
-) -> Generator:
+    options: PredictorOptions | None = None,
+    *,
+    max_batch_size: int = 1,
+    max_waiting: int = 1024,
+) -> Engine:
     """Opens a language model. Its tokenizer is that of its text input, or bytes if its input is a tensor.
 
     A ``tokenizer_config.json`` beside the ``config.json`` may have a chat template.
+
+    Args:
+        manifest: The model.
+        registry: The frameworks.
+        cache: Downloads files; without one, all must be on this machine.
+        options: The device, threads and precision.
+        max_batch_size: The largest number of requests in a step.
+        max_waiting: The largest number of requests that wait to join.
 
     Raises:
         ManifestError: The manifest requires something that is not supported.
@@ -109,19 +56,13 @@ def open_generator(
     files = [get_file(file, cache) for file in tokenizer_files(manifest).values()]
     tokenizer: Tokenizer = FileTokenizer(files[0].path) if files else ByteTokenizer()
     template = ChatTemplate.of_folder(Path(artifacts.graph).parent) if artifacts.graph else None
-    checksums = dict(artifacts.checksums) | ({"tokenizer": files[0].checksum} if files else {})
-    model = model_type(artifacts, options.predictor, options.max_batch_size)
-    engine = Engine(
-        model,
-        tokenizer,
-        manifest.name,
-        max_batch_size=options.max_batch_size,
-        max_waiting=options.max_waiting,
+    model = model_type(artifacts, options or PredictorOptions(), max_batch_size)
+    return Engine(
+        model, tokenizer, manifest.name, template, max_batch_size=max_batch_size, max_waiting=max_waiting
     )
-    return Generator(manifest, engine, tokenizer, template, checksums)
 
 
-class Generators:
+class Engines:
     """The language models of an agent. Thread-safe.
 
     A model is opened for its first request and stays open until the agent stops.
@@ -130,56 +71,54 @@ class Generators:
         models: Returns the manifests of all models, of any task, the highest version of each first.
         registry: The frameworks.
         cache: Downloads files; without one, all must be on this machine.
-        options_of: Returns how a model runs.
+        options_of: Returns the further arguments of ``open_engine`` for a model.
     """
 
     def __init__(
         self,
-        models: Callable[[], Sequence[ModelManifest]],
+        models: Callable[[], Iterable[ModelManifest]],
         registry: Registry,
         cache: ArtifactCache | None = None,
         *,
-        options_of: Callable[[ModelManifest], GenerationOptions] = lambda _: GenerationOptions(),
+        options_of: Callable[[ModelManifest], Mapping[str, Any]] = lambda _: {},
     ) -> None:
         self._models = models
         self._registry = registry
-        self._options_of = options_of
         self._cache = cache
+        self._options_of = options_of
         self._lock = threading.Lock()
-        self._open: dict[str, Generator] = {}
+        self._open: dict[str, Engine] = {}
         self._is_closed = False
 
-    def models(self) -> list[ModelManifest]:
-        """Returns the highest version of each language model that an installed framework can run."""
+    def models(self) -> dict[str, ModelManifest]:
+        """Returns the highest version of each language model that can run here, by its name in lower case."""
         versions = {name.casefold(): version for name, version in self._registry.versions.items()}
         found: dict[str, ModelManifest] = {}
         for model in self._models():
-            if model.output.type == GENERATION and model.runs_in(
-                versions.get(model.framework.name.casefold())
-            ):
-                found.setdefault(model.name, model)
-        return list(found.values())
+            version = versions.get(model.framework.name.casefold())
+            if model.output.type == GENERATION and model.runs_in(version):
+                found.setdefault(model.name.casefold(), model)
+        return found
 
-    def get(self, name: str) -> Generator:
+    def get(self, name: str) -> Engine:
         """Returns a model, which it opens if necessary.
 
         Raises:
             UnknownModelError: There is no such model, or it generates no text.
-            InferometerError: The model cannot be opened; see ``open_generator``.
+            InferometerError: The model cannot be opened; see ``open_engine``.
         """
         key = name.strip().casefold()
         if (found := self._open.get(key)) is not None:
             return found
-        known = {model.name.casefold(): model for model in self.models()}
+        known = self.models()
         if key not in known:
             raise UnknownModelError.of(name, (model.name for model in known.values()))
         with self._lock:
             if self._is_closed:
                 raise AgentError("the agent is stopping")
             if key not in self._open:
-                manifest, registry = known[key], self._registry
-                options = self._options_of(manifest)
-                self._open[key] = open_generator(manifest, registry, options, cache=self._cache)
+                options = self._options_of(known[key])
+                self._open[key] = open_engine(known[key], self._registry, self._cache, **options)
             return self._open[key]
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The tokenizers of language models, and the prompt that a chat becomes.
+"""The tokenizers of language models, and their chat templates.
 
 ``ByteTokenizer`` needs no file and no library. A tokenizer file needs the library ``tokenizers``, and a chat
 template needs Jinja; both are imported when they are needed.
@@ -6,23 +6,12 @@ template needs Jinja; both are imported when they are needed.
 
 from __future__ import annotations
 
-import codecs
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from inferometer.manifests.errors import ArtifactError, FrameworkUnavailableError, InputError, one_line
-
-
-class Detokenizer(Protocol):
-    """Converts the tokens of one text, one by one."""
-
-    def push(self, token: int) -> str:
-        """Returns the text that the token completes; empty if it ends within a character."""
-
-    def end(self) -> str:
-        """Returns the text of tokens that no further token completes."""
 
 
 class Tokenizer(Protocol):
@@ -31,8 +20,8 @@ class Tokenizer(Protocol):
     def encode(self, text: str, *, special: bool = True) -> tuple[int, ...]:
         """Returns the tokens of a text, with those that begin a text if ``special``; raises InputError."""
 
-    def detokenizer(self) -> Detokenizer:
-        """Returns a detokenizer for a new text."""
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Returns a text; special tokens have none, and incomplete characters become U+FFFD."""
 
 
 BYTES = 256
@@ -50,21 +39,10 @@ class ByteTokenizer:
         except UnicodeEncodeError as error:
             raise InputError(f"the text cannot be encoded in UTF-8: {one_line(error)}") from error
 
-    def detokenizer(self) -> Detokenizer:
-        """Returns a detokenizer; invalid UTF-8 becomes U+FFFD, and tokens that are no bytes have no text."""
-        return _Bytes()
-
-
-class _Bytes:
-    def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def push(self, token: int) -> str:
-        byte = token - FIRST_BYTE
-        return self._decoder.decode(bytes([byte])) if 0 <= byte < BYTES else ""
-
-    def end(self) -> str:
-        return self._decoder.decode(b"", final=True)
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Returns a text; see ``Tokenizer``. Tokens that are no bytes have no text."""
+        numbers = (token - FIRST_BYTE for token in tokens)
+        return bytes(number for number in numbers if 0 <= number < BYTES).decode(errors="replace")
 
 
 class FileTokenizer:
@@ -94,52 +72,46 @@ class FileTokenizer:
         except Exception as error:  # the library raises nothing more specific
             raise InputError(f"the text cannot be tokenized: {one_line(error)}") from error
 
-    def detokenizer(self) -> Detokenizer:
-        """Returns a detokenizer, which leaves special tokens out."""
-        return _Decoded(self._library)
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Returns a text; see ``Tokenizer``."""
+        return str(self._library.decode(tokens))
 
 
-_INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
+class Detokenizer:
+    """Converts the tokens of one text as they come, together with those before, which decide about spaces.
 
+    It withholds what might become a stop string, and ends the text before one.
+    """
 
-class _Decoded:
-    """Decodes new tokens together with those before them, which decide about spaces."""
-
-    def __init__(self, library: Any) -> None:
-        self._library = library
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
+        self._decode = tokenizer.decode
+        self._stop = stop
         self._context: list[int] = []
         self._new: list[int] = []
+        self._withheld = ""
 
-    def push(self, token: int) -> str:
-        self._new.append(token)
-        text = self._text()
-        return "" if text.endswith(_INCOMPLETE) else self._keep(text)
-
-    def end(self) -> str:
-        return self._keep(self._text())
-
-    def _text(self) -> str:
-        before = self._library.decode(self._context)
-        return str(self._library.decode(self._context + self._new)[len(before) :])
-
-    def _keep(self, text: str) -> str:
-        if text:
+    def push(
+        self, tokens: Sequence[int], *, is_last: bool = False, may_stop: bool = True
+    ) -> tuple[str, bool]:
+        """Returns the text that tokens complete, and whether a stop string in it ended the text."""
+        self._new.extend(tokens)
+        new = self._decode(self._context + self._new)[len(self._decode(self._context)) :]
+        if new.endswith("\N{REPLACEMENT CHARACTER}") and not is_last:
+            new = ""
+        if new:
             self._context, self._new = self._new, []
-        return text
+        old, text = len(self._withheld), self._withheld + new
+        places = [text.find(each, max(old - len(each) + 1, 0)) for each in self._stop]
+        if may_stop and any(place >= 0 for place in places):
+            return text[: min(place for place in places if place >= 0)], True
+        withheld = 0 if is_last else max((_common(text, each) for each in self._stop), default=0)
+        text, self._withheld = text[: len(text) - withheld], text[len(text) - withheld :]
+        return text, False
 
 
-def chat_prompt(messages: Sequence[Mapping[str, str]], template: ChatTemplate | None) -> str:
-    """Returns the prompt for the next message of the assistant.
-
-    Without a template, each message is a line with its role, a colon and its content.
-
-    Raises:
-        InputError: The template rejects the messages.
-    """
-    if template is not None:
-        return template(messages)
-    lines = [f"{message['role']}: {message['content']}\n" for message in messages]
-    return "".join([*lines, "assistant:"])
+def _common(text: str, stop: str) -> int:
+    """Returns the length of the longest beginning of ``stop`` with which a text ends."""
+    return max(size for size in range(len(stop)) if text.endswith(stop[:size]))
 
 
 class ChatTemplate:
@@ -161,9 +133,8 @@ class ChatTemplate:
         self._errors = (TemplateError, TypeError, ValueError, ArithmeticError, LookupError)
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
         environment.globals["raise_exception"] = _refuse
-        self._tokens = tokens
         try:
-            self._template = environment.from_string(text)
+            self._template = environment.from_string(text, dict(tokens))
         except TemplateError as error:
             raise ArtifactError(f"{path}: its chat_template is not a template: {one_line(error)}") from error
 
@@ -177,22 +148,20 @@ class ChatTemplate:
         try:
             content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
             text = file.read_text(encoding="utf-8") if file.is_file() else content.get("chat_template")
-            tokens = {name: _token_text(content.get(name)) for name in ("bos_token", "eos_token")}
-        except (OSError, ValueError, AttributeError, RecursionError) as error:
+            given = {name: content.get(name) or "" for name in ("bos_token", "eos_token")}
+            tokens = {
+                name: each if isinstance(each, str) else each["content"] for name, each in given.items()
+            }
+        except (OSError, ValueError, AttributeError, LookupError, TypeError, RecursionError) as error:
             raise ArtifactError(f"{path}: cannot be read: {one_line(error)}") from error
         return cls(path, text, tokens) if isinstance(text, str) else None
 
     def __call__(self, messages: Sequence[Mapping[str, str]]) -> str:
         """Returns the prompt; raises InputError if the template rejects the messages."""
         try:
-            return self._template.render(messages=messages, add_generation_prompt=True, **self._tokens)
+            return self._template.render(messages=messages, add_generation_prompt=True)
         except self._errors as error:
             raise InputError(f"the model's chat template rejects the messages: {one_line(error)}") from error
-
-
-def _token_text(token: object) -> str:
-    """Returns the text of a special token, which is a string or an object with its content."""
-    return str(token.get("content", "")) if isinstance(token, Mapping) else str(token or "")
 
 
 def _refuse(message: str) -> None:

@@ -362,7 +362,7 @@ class AgentServer:
         if self._server.is_running:
             self._close_doors(end_s)
         self.models.close()
-        self._openai.generators.close()
+        self._openai.engines.close()
         self._sessions.close_all()
         if self._shared_memory is not None:
             self._shared_memory.close()

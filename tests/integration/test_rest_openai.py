@@ -6,12 +6,13 @@ import http.client
 import json
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from inferometer.agent.frameworks.pytorch.language_model import PyTorchLanguageModel
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.agent.serving.batching import BatchingOptions
@@ -164,22 +165,24 @@ def test_tokens_are_a_prompt_too(agent: AgentServer) -> None:
             400,
             "has 200000 characters; at most 131072 are tokenized",
         ),
-        ("completions", {"max_tokens": 0}, 400, "max_tokens is 0; it must be at least 1"),
+        ("completions", {"max_tokens": 0}, 400, "max_tokens: Input should be greater than 0"),
         ("completions", {"max_tokens": "5"}, 400, "max_tokens: Input should be a valid integer"),
         ("completions", {"max_tokens": 2.5}, 400, "max_tokens: Input should be a valid integer"),
-        ("completions", {"temperature": -1}, 400, "temperature is -1.0; it must be from 0 to 100"),
+        ("completions", {"temperature": -1}, 400, "temperature: Input should be greater than or equal to 0"),
         ("completions", {"temperature": True}, 400, "temperature: Input should be a valid number"),
-        ("completions", {"top_p": 0}, 400, "top_p is 0.0"),
-        ("completions", {"seed": -3}, 400, "seed is -3; it must be at least 0"),
+        ("completions", {"top_p": 0}, 400, "top_p: Input should be greater than 0"),
+        ("completions", {"seed": -3}, 400, "seed: Input should be greater than or equal to 0"),
         ("completions", {"stop": ""}, 400, "stop.0: String should have at least 1 character"),
         ("completions", {"stop": [1]}, 400, "stop.0: Input should be a valid string"),
         ("completions", {"stop": ["x"] * 17}, 400, "stop: List should have at most 16 items"),
         ("completions", {"stream": 1}, 400, "stream: Input should be a valid boolean"),
-        ("completions", {"stream_options": {"include_usage": True}}, 400, "requires stream: true"),
         ("completions", {"n": 2}, 400, "n is 2, which this agent does not offer"),
         ("completions", {"logprobs": 3}, 400, "logprobs is 3, which this agent does not offer"),
+        ("completions", {"logprobs": 0}, 400, "logprobs is 0, which this agent does not offer"),
+        ("completions", {"min_tokens": -1}, 400, "min_tokens: Input should be greater than or equal to 0"),
         ("completions", {"logit_bias": {"5": 1}}, 400, "logit_bias is"),
-        ("chat/completions", {"messages": None}, 400, "messages is missing or empty"),
+        ("chat/completions", {"messages": None}, 400, "messages: Field required"),
+        ("chat/completions", {"messages": []}, 400, "messages is empty"),
         ("chat/completions", {"messages": "hello"}, 400, "messages: Input should be a valid list"),
         ("chat/completions", {"messages": [{"content": "a"}]}, 400, "messages.0.role: Field required"),
         ("chat/completions", {"messages": [{"role": "user"}]}, 400, "messages.0.content: Field required"),
@@ -251,7 +254,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_ends_its_request(agent: AgentServer, stream: bool) -> None:
-    engine = agent._openai.generators.get("ToyLlama").engine
+    engine = agent._openai.engines.get("ToyLlama")
     body = json.dumps({**COMPLETION, "max_tokens": 2000, "ignore_eos": True, "stream": stream})
     assert agent.http_url is not None
     host, _, port = agent.http_url.removeprefix("http://").rpartition(":")
@@ -277,7 +280,14 @@ def test_a_stream_under_way_is_finished_by_an_agent_that_stops() -> None:
     assert content.endswith("data: [DONE]\n\n")
 
 
-def test_a_stream_that_outlasts_the_grace_period_ends_with_an_error() -> None:
+def test_a_stream_that_outlasts_the_grace_period_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = PyTorchLanguageModel.step
+
+    def slow(model: PyTorchLanguageModel, tokens: Sequence[int]) -> Any:
+        time.sleep(0.02)  # 2000 steps last much longer than the server needs to cancel a request
+        return step(model, tokens)
+
+    monkeypatch.setattr(PyTorchLanguageModel, "step", slow)
     with started(grace_s=0.0) as server:
         connection = connected(server)
         body = {**COMPLETION, "max_tokens": 2000, "ignore_eos": True, "stream": True}

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from pydantic import AliasChoices, BaseModel, Field, PositiveInt, model_validator
@@ -21,32 +20,10 @@ from torch.nn import functional
 from typing_extensions import Self
 
 
-class Rope(BaseModel):
-    """The rotary frequencies; those of Llama 3.1 are scaled for contexts longer than the original."""
-
-    rope_theta: float = Field(default=10_000.0, gt=0)
-    rope_type: Literal["default", "llama3"] = Field(
-        default="default", validation_alias=AliasChoices("rope_type", "type")
-    )
-    factor: float = Field(default=1.0, gt=0)
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_max_position_embeddings: int = 8192
-
-    def frequencies(self, head_size: int, device: torch.device) -> torch.Tensor:
-        """Returns the angles per position, float32, half the head size."""
-        exponents = torch.arange(0, head_size, 2, device=device, dtype=torch.float32)
-        found = self.rope_theta ** (-exponents / head_size)
-        if self.rope_type == "default":
-            return found
-        turns = self.original_max_position_embeddings * found / (2 * math.pi)
-        span = self.high_freq_factor - self.low_freq_factor
-        kept = ((turns - self.low_freq_factor) / span).clamp(0, 1)
-        return found * (kept + (1 - kept) / self.factor)
-
-
 class LlamaConfig(BaseModel):
     """The fields of ``config.json`` that this module knows, under their names there; others are ignored.
+
+    The fields of ``rope_scaling`` and ``rope_parameters`` count as fields of the file.
 
     Raises pydantic's ValidationError for a model that is not of this kind.
     """
@@ -63,7 +40,14 @@ class LlamaConfig(BaseModel):
     head_dim: PositiveInt = Field(multiple_of=2)
     max_position_embeddings: PositiveInt = 2048
     rms_norm_eps: float = 1e-6
-    rope: Rope = Field(default=Rope(), validation_alias=AliasChoices("rope_parameters", "rope_scaling"))
+    rope_theta: float = Field(default=10_000.0, gt=0)
+    rope_type: Literal["default", "llama3"] = Field(
+        default="default", validation_alias=AliasChoices("rope_type", "type")
+    )
+    factor: float = Field(default=1.0, gt=0)
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_position_embeddings: int = 8192
     tie_word_embeddings: bool = False
     attention_bias: bool = False
     mlp_bias: bool = False
@@ -75,15 +59,13 @@ class LlamaConfig(BaseModel):
         if not isinstance(content, Mapping):
             return content
         found = {key: value for key, value in content.items() if value is not None}
+        for name in ("rope_scaling", "rope_parameters"):
+            if isinstance(rope := found.get(name), Mapping):
+                found |= rope
         heads, hidden = found.get("num_attention_heads"), found.get("hidden_size")
         found.setdefault("num_key_value_heads", heads)
         if isinstance(heads, int) and isinstance(hidden, int) and heads > 0:
             found.setdefault("head_dim", hidden // heads)
-        if "rope_theta" in found:  # an older notation
-            theta = {"rope_theta": found["rope_theta"]}
-            found["rope_parameters"] = theta | (
-                found.get("rope_parameters") or found.get("rope_scaling") or {}
-            )
         return found
 
     @model_validator(mode="after")
@@ -98,26 +80,35 @@ class LlamaConfig(BaseModel):
         ends = self.eos_token_id
         return frozenset((ends,) if isinstance(ends, int) else ends)
 
+    def frequencies(self, device: torch.device) -> torch.Tensor:
+        """Returns the rotary angles per position, float32, half the head size.
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What the layers share in one forward pass over n sequences with T new tokens each.
+        Those of Llama 3.1 are scaled for contexts longer than the original.
+        """
+        exponents = torch.arange(0, self.head_dim, 2, device=device, dtype=torch.float32) / self.head_dim
+        found = self.rope_theta**-exponents
+        if self.rope_type == "default":
+            return found
+        turns = self.original_max_position_embeddings * found / (2 * math.pi)
+        span = self.high_freq_factor - self.low_freq_factor
+        kept = ((turns - self.low_freq_factor) / span).clamp(0, 1)
+        return found * (kept + (1 - kept) / self.factor)
 
-    Attributes:
-        rows: The rows of the cache that the sequences occupy.
-        positions: int64, n × T: the position of each new token.
-        length: The number of positions in the cache that any of the tokens sees.
-        cosines: float, n × T × 1 × head size.
-        sines: float, n × T × 1 × head size.
-        mask: bool, n × 1 × (group · T) × length: which positions each query of a group sees.
-    """
+
+class Step(NamedTuple):
+    """What the layers share in one forward pass over n sequences with T new tokens each."""
 
     rows: slice
+    """The rows of the cache that the sequences occupy."""
     positions: torch.Tensor
+    """int64, n × T: the position of each new token."""
     length: int
+    """The number of positions in the cache that any of the tokens sees."""
     cosines: torch.Tensor
+    """float, n × T × 1 × head size, as are ``sines``."""
     sines: torch.Tensor
     mask: torch.Tensor
+    """bool, n × 1 × (group · T) × length: which positions each query of a group sees."""
 
 
 class Attention(nn.Module):
@@ -127,8 +118,7 @@ class Attention(nn.Module):
         super().__init__()
         self._config = config
         queries, keys = (
-            config.num_attention_heads * config.head_dim,
-            config.num_key_value_heads * config.head_dim,
+            heads * config.head_dim for heads in (config.num_attention_heads, config.num_key_value_heads)
         )
         self.q_proj = nn.Linear(config.hidden_size, queries, bias=config.attention_bias)
         self.k_proj = nn.Linear(config.hidden_size, keys, bias=config.attention_bias)
@@ -139,9 +129,10 @@ class Attention(nn.Module):
         """Adds the keys and values of new tokens to the layer's cache; returns what the tokens attend to."""
         config = self._config
         sequences, tokens, _ = hidden.shape
-        queries = self.q_proj(hidden).view(sequences, tokens, config.num_attention_heads, -1)
-        keys = self.k_proj(hidden).view(sequences, tokens, config.num_key_value_heads, -1)
-        values = self.v_proj(hidden).view(sequences, tokens, config.num_key_value_heads, -1)
+        queries, keys, values = (
+            project(hidden).unflatten(-1, (-1, config.head_dim))
+            for project in (self.q_proj, self.k_proj, self.v_proj)
+        )
         queries, keys = rotated(queries, step), rotated(keys, step)
         if cache is not None:
             row = torch.arange(sequences, device=hidden.device)[:, None]
@@ -252,18 +243,11 @@ class Llama(nn.Module):
         return found
 
     def _step(self, positions: torch.Tensor, rows: slice) -> Step:
-        config, device = self.config, positions.device
-        frequencies = config.rope.frequencies(config.head_dim, device)
+        config, dtype = self.config, self.lm_head.weight.dtype
+        frequencies = config.frequencies(positions.device)
         angles = (positions[..., None].float() * frequencies).repeat(1, 1, 2)[:, :, None]
         length = int(positions.max()) + 1
-        mask = torch.arange(length, device=device) <= positions[:, None, :, None]
+        mask = torch.arange(length, device=positions.device) <= positions[:, None, :, None]
         group = config.num_attention_heads // config.num_key_value_heads
-        dtype = self.lm_head.weight.dtype
-        return Step(
-            rows,
-            positions,
-            length,
-            angles.cos().to(dtype),
-            angles.sin().to(dtype),
-            mask.repeat(1, 1, group, 1),
-        )
+        cosines, sines = angles.cos().to(dtype), angles.sin().to(dtype)
+        return Step(rows, positions, length, cosines, sines, mask.repeat(1, 1, group, 1))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -72,28 +71,21 @@ class PyTorchLanguageModel:
     def prefill(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Adds a sequence in a new row; returns the logits after its last token, float32, vocabulary."""
         row = len(self._lengths)
-        self._make_room(len(tokens))
-        logits = None
         for start in range(0, len(tokens), _CHUNK):
-            end = min(start + _CHUNK, len(tokens))
-            logits = self._run([tokens[start:end]], [range(start, end)], slice(row, row + 1))
-        assert logits is not None  # noqa: S101 - a sequence has tokens
+            logits = self._run([tokens[start : start + _CHUNK]], [start], slice(row, row + 1))
         self._lengths.append(len(tokens))
         found: NDArray[np.float32] = logits[0]
         return found
 
     def step(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Adds one token to each sequence; returns the logits after it, float32, rows × vocabulary."""
-        self._make_room(max(self._lengths) + 1)
-        places = [range(length, length + 1) for length in self._lengths]
-        logits = self._run([[token] for token in tokens], places, slice(len(tokens)))
+        logits = self._run([[token] for token in tokens], self._lengths, slice(len(tokens)))
         self._lengths = [length + 1 for length in self._lengths]
         return logits
 
     def remove(self, row: int) -> None:
         """Removes a sequence; the last one takes its row."""
-        last = len(self._lengths) - 1
-        length = self._lengths.pop()
+        last, length = len(self._lengths) - 1, self._lengths.pop()
         if row != last:
             self._lengths[row] = length
             self._cache[:, :, row, :length] = self._cache[:, :, last, :length]
@@ -105,18 +97,17 @@ class PyTorchLanguageModel:
             torch.cuda.empty_cache()
 
     def _run(
-        self, tokens: Sequence[Sequence[int]], positions: Sequence[Sequence[int]], rows: slice
+        self, tokens: Sequence[Sequence[int]], starts: Sequence[int], rows: slice
     ) -> NDArray[np.float32]:
+        """Runs new tokens of sequences that had ``starts`` tokens; returns the logits after the last one."""
         use_threads(self._threads)
         try:
+            self._make_room(max(starts) + len(tokens[0]))
             with torch.inference_mode():
-                logits = self._module(
-                    torch.tensor(tokens, device=self._device),
-                    torch.tensor([list(each) for each in positions], device=self._device),
-                    self._cache,
-                    rows,
-                    last=True,
-                )
+                given = torch.tensor(tokens, device=self._device)
+                offsets = torch.arange(given.shape[1], device=self._device)
+                positions = torch.tensor(starts, device=self._device)[:, None] + offsets
+                logits = self._module(given, positions, self._cache, rows, last=True)
                 found: NDArray[np.float32] = logits[:, -1].float().cpu().numpy()
                 return found
         except FAILURES as error:
@@ -127,11 +118,10 @@ class PyTorchLanguageModel:
     def _make_room(self, length: int) -> None:
         """Lengthens the cache so that a sequence of this length fits."""
         present = self._cache.shape[3]
-        if length <= present:
-            return
-        longer = self._module.new_cache(self._rows, min(max(length, 2 * present), self.context_length))
-        longer[:, :, :, :present] = self._cache
-        self._cache = longer
+        if length > present:
+            longer = self._module.new_cache(self._rows, min(max(length, 2 * present), self.context_length))
+            longer[:, :, :, :present] = self._cache
+            self._cache = longer
 
 
 def read_config(path: Path) -> LlamaConfig:
@@ -167,33 +157,18 @@ def read_tensors(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
     Raises:
         ArtifactError: The file is not in the format, or has a dtype other than F64, F32, F16 and BF16.
     """
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        header_bytes = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-        start = _LENGTH_BYTES + header_bytes
-        if header_bytes > _MOST_HEADER_BYTES or start > size:
-            raise ArtifactError(f"{path}: is not a safetensors file")
-        header = _header(path, file.read(header_bytes))
-    content = torch.from_file(str(path), size=size, dtype=torch.uint8)
-    for name, entry in header.items():
-        try:
-            dtype, shape, (begin, end) = _DTYPES[entry["dtype"]], entry["shape"], entry["data_offsets"]
-            if not 0 <= begin <= end <= size - start:
-                raise ValueError("lies outside of the file")
-            yield name, content[start + begin : start + end].clone().view(dtype).reshape(shape)
-        except (LookupError, TypeError, ValueError, RuntimeError) as error:
-            raise ArtifactError(
-                f"{path}: tensor {name} cannot be read: {type(error).__name__}: {reason_of(error)}; "
-                f"supported dtypes: {', '.join(_DTYPES)}"
-            ) from error
-
-
-def _header(path: Path, content: bytes) -> dict[str, Any]:
+    name = "the header"
     try:
-        header = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise ArtifactError(f"{path}: is not a safetensors file") from error
-    if not isinstance(header, dict):
-        raise ArtifactError(f"{path}: is not a safetensors file")
-    header.pop("__metadata__", None)
-    return header
+        with path.open("rb") as file:
+            header_bytes = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+            header = json.loads(file.read(min(header_bytes, _MOST_HEADER_BYTES)))
+        content = torch.from_file(str(path), size=path.stat().st_size, dtype=torch.uint8)
+        header.pop("__metadata__", None)
+        for name, entry in header.items():
+            begin, end = (_LENGTH_BYTES + header_bytes + offset for offset in entry["data_offsets"])
+            yield name, content[begin:end].clone().view(_DTYPES[entry["dtype"]]).reshape(entry["shape"])
+    except (*FAILURES, RecursionError) as error:
+        raise ArtifactError(
+            f"{path}: is not a safetensors file of {', '.join(_DTYPES)}: {name} cannot be read: "
+            f"{type(error).__name__}: {reason_of(error)}"
+        ) from error

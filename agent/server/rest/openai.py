@@ -10,38 +10,37 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ValidationError
 
-from inferometer.agent.generation.engine import FinishReason, Generation, GenerationRequest, Piece, Sampling
-from inferometer.agent.generation.opening import GenerationOptions, Generator, Generators
+from inferometer.agent.generation.engine import Engine, FinishReason, Generation, GenerationParameters, Piece
+from inferometer.agent.generation.opening import Engines
 from inferometer.agent.server.calls import CallContext, Method
 from inferometer.agent.serving.served_models import ServedModels
 from inferometer.manifests.errors import InputError, UnknownModelError, one_line
 
 PREFIX = "/v1/"
 """The beginning of the paths of this protocol."""
-_DEFAULT_TOKENS = 16  # of completions, as OpenAI has it
-_NS_PER_MS = 1e6
-_WITHOUT_EFFECT: Mapping[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "best_of": (1,),
-    "echo": (False,),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "suffix": ("",),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "logit_bias": ({},),
-    "tools": ([],),
-    "functions": ([],),
-    "response_format": ({"type": "text"},),
+_WITHOUT_EFFECT: Mapping[str, Any] = {
+    "n": 1,
+    "best_of": 1,
+    "echo": False,
+    "logprobs": False,
+    "top_logprobs": 0,
+    "suffix": "",
+    "frequency_penalty": 0,
+    "presence_penalty": 0,
+    "logit_bias": {},
+    "tools": [],
+    "functions": [],
+    "response_format": {"type": "text"},
 }
-"""The parameters that are not offered, with the values that change nothing, as null also does."""
+"""The parameters that are not offered, with the value that changes nothing, as null also does."""
 
 
 class _Part(BaseModel):
@@ -65,43 +64,86 @@ class _StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class _Body(BaseModel):
-    """The parameters of a request; the engine checks the ranges of numbers."""
+class _Request(GenerationParameters):
+    """What completions and chat completions have in common, and the form of the answers to a completion.
 
-    model_config = ConfigDict(strict=True)
+    ``whole`` and ``part`` return what a choice of an answer or of an event has of a text.
+    """
 
-    model: Annotated[str, Field(min_length=1)]
-    prompt: Any = None
-    messages: list[_Message] = []
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    id_prefix: ClassVar[str]
+    object: ClassVar[str]
+    streamed: ClassVar[str]
+    opening: ClassVar[Mapping[str, Any] | None] = None
+    """What the event before the first text has; None for no such event."""
+
+    model: str
     stream: bool = False
-    stream_options: _StreamOptions | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    temperature: float = 1.0
-    top_p: float = 1.0
-    seed: int | None = None
-    stop: Annotated[
-        list[Annotated[str, Field(min_length=1)]],
-        Field(max_length=16),
-        BeforeValidator(lambda given: [given] if isinstance(given, str) else given),
-    ] = []
-    ignore_eos: bool = False
-    min_tokens: int = 0
+    stream_options: _StreamOptions = _StreamOptions()
 
     @classmethod
-    def read(cls, given: Mapping[str, Any]) -> _Body:
+    def read(cls, given: Mapping[str, Any]) -> _Request:
         """Reads a request; raises InputError if a parameter is wrong or not offered."""
-        for key, values in _WITHOUT_EFFECT.items():
-            if (value := given.get(key)) is not None and value not in values:
+        given = {key: value for key, value in given.items() if value is not None}
+        for key, neutral in _WITHOUT_EFFECT.items():
+            value = given.get(key, neutral)
+            if value != neutral or isinstance(value, bool) != isinstance(neutral, bool):
                 raise InputError(f"{key} is {one_line(_text(value), 80)}, which this agent does not offer")
         try:
-            found = cls.model_validate({key: value for key, value in given.items() if value is not None})
+            return cls.model_validate({**cls.defaults, **given})
         except ValidationError as error:
             first = error.errors()[0]
             raise InputError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-        if found.stream_options and not found.stream:
-            raise InputError("stream_options requires stream: true")
-        return found
+
+    def tokens(self, engine: Engine) -> Sequence[int]:
+        """Returns the tokens of the prompt; raises InputError."""
+        raise NotImplementedError
+
+    def whole(self, text: str) -> dict[str, Any]:
+        return {"text": text}
+
+    def part(self, text: str) -> dict[str, Any]:
+        return {"text": text}
+
+
+class _Completion(_Request):
+    defaults = {"max_tokens": 16}  # noqa: RUF012 - as OpenAI has it
+    id_prefix, object, streamed = "cmpl-", "text_completion", "text_completion"
+
+    prompt: Any = None
+
+    def tokens(self, engine: Engine) -> Sequence[int]:
+        prompt = self.prompt
+        if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
+            prompt = prompt[0]
+        if isinstance(prompt, str):
+            return engine.encode(prompt)
+        if isinstance(prompt, list) and all(type(each) is int for each in prompt):
+            return prompt
+        raise InputError("prompt must be one string, or one list of tokens")
+
+
+class _Chat(_Request):
+    id_prefix, object, streamed = "chatcmpl-", "chat.completion", "chat.completion.chunk"
+    opening = {"delta": {"role": "assistant", "content": ""}}  # noqa: RUF012
+
+    messages: list[_Message]
+
+    def tokens(self, engine: Engine) -> Sequence[int]:
+        if not self.messages:
+            raise InputError("messages is empty")
+        return engine.encode(
+            [
+                {"role": each.role, "content": "".join(part.text for part in each.content)}
+                for each in self.messages
+            ]
+        )
+
+    def whole(self, text: str) -> dict[str, Any]:
+        return {"message": {"role": "assistant", "content": text}}
+
+    def part(self, text: str) -> dict[str, Any]:
+        return {"delta": {"content": text} if text else {}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,40 +170,8 @@ def error_object(status: int, message: str, error: Exception | None) -> dict[str
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """The form of the answers to one kind of request.
-
-    ``whole`` and ``part`` return what a choice of an answer or of an event has of a text; ``opening`` is that
-    of the event before the first text.
-    """
-
-    prefix: str
-    object: str
-    streamed: str
-    whole: Callable[[str], dict[str, Any]]
-    part: Callable[[str], dict[str, Any]]
-    opening: Mapping[str, Any] | None = None
-
-
-def _as_text(text: str) -> dict[str, Any]:
-    return {"text": text}
-
-
-_COMPLETION = _Form("cmpl-", "text_completion", "text_completion", _as_text, _as_text)
-_CHAT = _Form(
-    "chatcmpl-",
-    "chat.completion",
-    "chat.completion.chunk",
-    lambda text: {"message": {"role": "assistant", "content": text}},
-    lambda text: {"delta": {"content": text} if text else {}},
-    {"delta": {"role": "assistant", "content": ""}},
-)
-
-
 def _choices(content: Mapping[str, Any], reason: FinishReason | None = None) -> list[dict[str, Any]]:
-    finish_reason = reason.value if reason else None
-    return [{"index": 0, **content, "logprobs": None, "finish_reason": finish_reason}]
+    return [{"index": 0, **content, "logprobs": None, "finish_reason": reason}]
 
 
 class OpenAiService:
@@ -170,154 +180,98 @@ class OpenAiService:
     Args:
         served: The models of the agent that predict; language models have the same options, batch sizes,
             queues and threads.
-        opening: The first arguments of ``Generators``.
+        opening: The first arguments of ``Engines``.
     """
 
     def __init__(self, served: ServedModels, *opening: Any) -> None:
-        def options_of(manifest: Any) -> GenerationOptions:
+        def options_of(manifest: Any) -> dict[str, Any]:
             settings = served.settings_of(manifest)
-            predictor = replace(served.options.session.predictor, threads=settings.threads)
-            return GenerationOptions(predictor, settings.batching.max_batch_size, settings.batching.max_queue)
+            return {
+                "options": replace(served.options.session.predictor, threads=settings.threads),
+                "max_batch_size": settings.batching.max_batch_size,
+                "max_waiting": settings.batching.max_queue,
+            }
 
-        self.generators = Generators(*opening, options_of=options_of)
+        self.engines = Engines(*opening, options_of=options_of)
 
     def methods(self) -> list[Method]:
         """The methods, which are given parsed JSON."""
-        named = {
+        named: Mapping[str, Callable[[Any, CallContext], Any]] = {
             "ListLanguageModels": self._list,
-            "Completions": self._complete,
-            "ChatCompletions": self._chat,
+            "Completions": partial(self._answer, _Completion),
+            "ChatCompletions": partial(self._answer, _Chat),
         }
         return [Method(f"openai/{name}", work, bytes, bytes) for name, work in named.items()]
 
     async def _list(self, _: object, __: CallContext) -> dict[str, Any]:
-        models = [
-            {"id": model.name, "object": "model", "created": 0, "owned_by": "inferometer"}
-            for model in self.generators.models()
-        ]
-        return {"object": "list", "data": models}
-
-    async def _complete(self, given: Mapping[str, Any], call: CallContext) -> dict[str, Any] | EventStream:
-        return await self._answer(given, call, _COMPLETION, _completion_prompt, _DEFAULT_TOKENS)
-
-    async def _chat(self, given: Mapping[str, Any], call: CallContext) -> dict[str, Any] | EventStream:
-        return await self._answer(given, call, _CHAT, _chat_prompt, None)
+        fields = {"object": "model", "created": 0, "owned_by": "inferometer"}
+        models = self.engines.models().values()
+        return {"object": "list", "data": [{"id": model.name, **fields} for model in models]}
 
     async def _answer(
-        self,
-        given: Mapping[str, Any],
-        call: CallContext,
-        form: _Form,
-        prompt_of: Callable[[_Body, Generator], tuple[int, ...]],
-        default_tokens: int | None,
+        self, kind: type[_Request], given: Mapping[str, Any], call: CallContext
     ) -> dict[str, Any] | EventStream:
-        body = _Body.read(given)
-        most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-        most = default_tokens if most is None else most
-        sampling = Sampling(body.temperature, body.top_p, body.seed)
+        request = kind.read(given)
 
-        def prepare() -> tuple[Generator, GenerationRequest]:
-            generator = self.generators.get(body.model)
-            prompt, stop = prompt_of(body, generator), tuple(body.stop)
-            return generator, GenerationRequest(
-                prompt, most, sampling, stop, body.ignore_eos, body.min_tokens
-            )
+        def prepare() -> tuple[Engine, Sequence[int]]:
+            engine = self.engines.get(request.model)
+            return engine, request.tokens(engine)
 
-        generator, request = await call.in_thread(prepare)  # it may load the model
-        call.record.model = generator.manifest.name
+        engine, prompt = await call.in_thread(prepare)  # it may load the model
+        call.record.model = engine.name
         head = {
-            "id": f"{form.prefix}{call.record.request_id}",
+            "id": f"{request.id_prefix}{call.record.request_id}",
             "created": int(time.time()),
-            "model": generator.manifest.name,
+            "model": engine.name,
+            "object": request.streamed if request.stream else request.object,
         }
-        loop, pieces = asyncio.get_running_loop(), asyncio.Queue[Piece]()
+        loop, delivered = asyncio.get_running_loop(), asyncio.Queue[Piece]()
 
         def deliver(piece: Piece) -> None:
             with suppress(RuntimeError):  # the loop has been closed
-                loop.call_soon_threadsafe(pieces.put_nowait, piece)
+                loop.call_soon_threadsafe(delivered.put_nowait, piece)
 
-        generation = generator.engine.submit(request, deliver)
-        if body.stream:
-            with_usage = body.stream_options is not None and body.stream_options.include_usage
-            head["object"] = form.streamed
-            return EventStream(
-                _events(generation, pieces, head, form, with_usage=with_usage), generation.cancel
-            )
+        generation = engine.submit(prompt, request, deliver)
+        if request.stream:
+            return EventStream(_events(generation, request, delivered, head), generation.cancel)
         try:
-            text = ""
-            while True:
-                piece = await pieces.get()
-                if piece.error is not None:
-                    raise piece.error
-                text += piece.text
-                if piece.is_last:
-                    choices = _choices(form.whole(text), piece.finish_reason)
-                    return {**head, "object": form.object, "choices": choices, **_totals(generation)}
+            pieces = [piece async for piece in _pieces(delivered)]
         finally:
             generation.cancel()
+        choices = _choices(request.whole("".join(piece.text for piece in pieces)), pieces[-1].finish_reason)
+        return {**head, "choices": choices, **_totals(generation)}
+
+
+async def _pieces(delivered: asyncio.Queue[Piece]) -> AsyncGenerator[Piece, None]:
+    is_last = False
+    while not is_last:
+        piece = await delivered.get()
+        if piece.error is not None:
+            raise piece.error
+        yield piece
+        is_last = piece.is_last
 
 
 async def _events(
-    generation: Generation,
-    pieces: asyncio.Queue[Piece],
-    head: Mapping[str, Any],
-    form: _Form,
-    *,
-    with_usage: bool,
+    generation: Generation, request: _Request, delivered: asyncio.Queue[Piece], head: Mapping[str, Any]
 ) -> AsyncGenerator[bytes, None]:
-    """Yields the events of a stream; those of pieces that are there already are sent together."""
+    with_usage = request.stream_options.include_usage
     usage = {"usage": None} if with_usage else {}
-    content = event({**head, "choices": _choices(form.opening), **usage}) if form.opening else b""
-    while True:
-        piece = await pieces.get()
-        if piece.error is not None:
-            if content:
-                yield content
-            raise piece.error
-        choices = _choices(form.part(piece.text), piece.finish_reason)
+    content = event({**head, "choices": _choices(request.opening), **usage}) if request.opening else b""
+    async for piece in _pieces(delivered):
+        choices = _choices(request.part(piece.text), piece.finish_reason)
         content += event({**head, "choices": choices, **usage})
-        if piece.is_last:
-            totals = event({**head, "choices": [], **_totals(generation)}) if with_usage else b""
-            yield content + totals + b"data: [DONE]\n\n"
-            return
-        if pieces.empty():
-            yield content
-            content = b""
+        if piece.is_last and with_usage:
+            content += event({**head, "choices": [], **_totals(generation)})
+        yield content + b"data: [DONE]\n\n" * piece.is_last
+        content = b""
 
 
 def _totals(generation: Generation) -> dict[str, Any]:
     """Returns the usage, and the times in milliseconds, of a request that has ended."""
-    prompt, tokens, times = len(generation.request.prompt), len(generation.tokens), generation.times
-    spent = {
-        "queue_ms": times.queue,
-        "prefill_ms": times.prefill,
-        "steps_ms": sum(times.steps),
-        "sampling_ms": times.sampling,
-        "detokenizing_ms": times.detokenizing,
-    }
+    prompt, tokens, steps = len(generation.prompt), len(generation.tokens), generation.times.steps
+    spent = asdict(generation.times) | {"steps": sum(steps)}
     return {
         "usage": {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens},
-        "timings": {**{name: ns / _NS_PER_MS for name, ns in spent.items()}, "steps": len(times.steps)},
+        "timings": {f"{name}_ms": ns / 1e6 for name, ns in spent.items()} | {"steps": len(steps)},
     }
-
-
-def _completion_prompt(body: _Body, generator: Generator) -> tuple[int, ...]:
-    prompt = body.prompt
-    if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
-        prompt = prompt[0]
-    if isinstance(prompt, str):
-        return generator.tokens(prompt)
-    if isinstance(prompt, list) and prompt and all(type(each) is int for each in prompt):
-        return tuple(prompt)
-    raise InputError("prompt must be one string, or one list of tokens")
-
-
-def _chat_prompt(body: _Body, generator: Generator) -> tuple[int, ...]:
-    if not body.messages:
-        raise InputError("messages is missing or empty")
-    return generator.chat_tokens(
-        [
-            {"role": each.role, "content": "".join(part.text for part in each.content)}
-            for each in body.messages
-        ]
-    )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +15,8 @@ from inferometer.agent.generation.engine import (
     Engine,
     FinishReason,
     Generation,
-    GenerationRequest,
+    GenerationParameters,
     Piece,
-    Sampling,
     choose,
 )
 from inferometer.agent.generation.tokenizers import FIRST_BYTE, ByteTokenizer
@@ -77,13 +77,13 @@ class Recital:
 
 @contextmanager
 def engine_of(model: Recital, **options: int) -> Iterator[Engine]:
-    with Engine(model, ByteTokenizer(), "Recital", **options) as engine:
+    with closing(Engine(model, ByteTokenizer(), "Recital", **options)) as engine:
         yield engine
     assert model.closed
 
 
-def request(prompt: str = "a", **fields: object) -> GenerationRequest:
-    return GenerationRequest(ENCODE(prompt), **fields)  # type: ignore[arg-type]
+def request(prompt: str = "a", **fields: Any) -> tuple[tuple[int, ...], GenerationParameters]:
+    return ENCODE(prompt), GenerationParameters(**{"temperature": 0, **fields})
 
 
 class Received:
@@ -103,6 +103,14 @@ class Received:
         return "".join(piece.text for piece in self.pieces)
 
 
+def generated(engine: Engine, prompt: Sequence[int], parameters: GenerationParameters) -> str:
+    engine.submit(prompt, parameters, received := Received())
+    text = received.text()
+    if (error := received.pieces[-1].error) is not None:
+        raise error
+    return text
+
+
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
 
 
@@ -114,14 +122,20 @@ STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
         ("hello", {"max_tokens": 5}, "hello", LENGTH, 5),
         ("hello", {"max_tokens": 6}, "hello", STOP, 6),
         ("hello", {"ignore_eos": True, "max_tokens": 9}, "hellohel", LENGTH, 9),
-        ("hello", {"stop": ("l",)}, "he", STOP, 3),
-        ("hello", {"stop": ("lo", "el")}, "h", STOP, 3),
-        ("hello", {"stop": ("low",)}, "hello", STOP, 6),
-        ("hello", {"stop": ("low",), "max_tokens": 5}, "hello", LENGTH, 5),
-        ("hello", {"stop": ("world",)}, "hello", STOP, 6),
-        ("aab", {"stop": ("ab",)}, "a", STOP, 3),
+        ("hello", {"stop": ["l"]}, "he", STOP, 3),
+        ("hello", {"stop": ["lo", "el"]}, "h", STOP, 3),
+        ("hello", {"stop": ["low"]}, "hello", STOP, 6),
+        ("hello", {"stop": ["low"], "max_tokens": 5}, "hello", LENGTH, 5),
+        ("hello", {"stop": ["world"]}, "hello", STOP, 6),
+        ("hello", {"stop": ["l"], "min_tokens": 3}, "hel", STOP, 4),
+        ("hello", {"stop": ["el"], "min_tokens": 3}, "hello", STOP, 6),
+        ("hello", {"stop": ["el", "lo"], "min_tokens": 4}, "hel", STOP, 5),
+        ("hello", {"stop": ["he", "hex"], "min_tokens": 2}, "hello", STOP, 6),
+        ("aab", {"stop": ["ab"]}, "a", STOP, 3),
         ("né", {"max_tokens": 2}, "n\N{REPLACEMENT CHARACTER}", LENGTH, 2),
         ("né!", {"max_tokens": 3}, "né", LENGTH, 3),
+        ("né!", {"stop": ["é!"]}, "n", STOP, 4),
+        ("né!", {"stop": ["\N{REPLACEMENT CHARACTER}"]}, "né!", STOP, 5),
         ("", {"max_tokens": 4}, "", STOP, 1),
     ],
 )
@@ -130,7 +144,7 @@ def test_a_text_ends_where_it_should(
 ) -> None:
     received = Received()
     with engine_of(Recital(text)) as engine:
-        generation = engine.submit(request(**fields), received)
+        generation = engine.submit(*request(**fields), received)
         assert received.text() == wanted
     assert received.pieces[-1].finish_reason is reason
     assert len(generation.tokens) == tokens
@@ -138,13 +152,14 @@ def test_a_text_ends_where_it_should(
 
 def test_no_piece_has_half_a_character_or_a_part_of_a_stop_string() -> None:
     with engine_of(Recital("né, fin")) as engine:
-        pieces = [piece.text for piece in engine.generate(request(stop=("fine",)))]
-    assert pieces == ["n", "é", ",", " ", "fin"]
+        engine.submit(*request(stop=["fine"]), received := Received())
+        received.text()
+    assert [piece.text for piece in received.pieces] == ["n", "é", ",", " ", "fin"]
 
 
 def test_no_end_is_chosen_before_the_least_number_of_tokens() -> None:
     with engine_of(Recital("hi")) as engine:
-        generation = engine.submit(request(min_tokens=4), received := Received())
+        generation = engine.submit(*request(min_tokens=4), received := Received())
         received.text()
     assert len(generation.tokens) == 6  # two bytes, another instead of the end, then the text again
     assert generation.tokens[-1] == END
@@ -156,16 +171,14 @@ def test_requests_join_and_leave_between_steps() -> None:
     with engine_of(model, max_batch_size=2) as engine:
         model.gate.clear()
         first, second, third = Received(), Received(), Received()
-        engine.submit(request(max_tokens=3), first)
+        engine.submit(*request(max_tokens=3), first)
         assert model.entered.wait(WAIT_S)  # the first is alone in its step
-        long = engine.submit(request(), second)
-        late = engine.submit(request(max_tokens=4), third)
+        engine.submit(*request(), second)
+        late = engine.submit(*request(max_tokens=4), third)
         model.gate.set()
         assert [each.text() for each in (first, second, third)] == ["abc", "abcdefgh", "abcd"]
     assert model.batches[0] == 1
     assert max(model.batches) == 2
-    assert long.times.batch_sizes[0] == 2
-    assert late.times.batch_sizes[0] == 2
     assert late.times.queue > 0
 
 
@@ -174,10 +187,10 @@ def test_a_cancelled_request_is_in_no_further_step() -> None:
     with engine_of(model, max_batch_size=2) as engine:
         model.gate.clear()
         kept, dropped = Received(), Received()
-        generation = engine.submit(request(), dropped)
+        generation = engine.submit(*request(), dropped)
         assert model.entered.wait(WAIT_S)
         generation.cancel()
-        engine.submit(request(max_tokens=3), kept)
+        engine.submit(*request(max_tokens=3), kept)
         model.gate.set()
         assert kept.text() == "abc"
     assert model.batches[:3] == [1, 1, 1]
@@ -189,36 +202,23 @@ def test_a_waiting_request_that_is_cancelled_is_never_prefilled() -> None:
     model = Recital("abc")
     with engine_of(model) as engine:
         model.gate.clear()
-        engine.submit(request(), first := Received())
+        engine.submit(*request(), first := Received())
         assert model.entered.wait(WAIT_S)
-        engine.submit(request("!"), gone := Received()).cancel()
+        engine.submit(*request("!"), gone := Received()).cancel()
         model.gate.set()
         first.text()
-        engine.submit(request(), last := Received())
+        engine.submit(*request(), last := Received())
         assert last.text() == "abc"
     assert gone.pieces == []
     assert model.prompts == [ENCODE("a")] * 2
 
 
-def test_closing_the_iterator_cancels_the_request() -> None:
-    model = Recital("x" * 50)
-    with engine_of(model) as engine:
-        model.gate.clear()
-        pieces = engine.generate(request())
-        next(pieces)  # of the prefill
-        pieces.close()  # type: ignore[attr-defined]
-        model.gate.set()
-        assert "".join(piece.text for piece in engine.generate(request(max_tokens=2))) == "xx"
-    assert len(model.batches) <= 2
-
-
 def test_a_failing_prefill_concerns_its_request_only() -> None:
     model = Recital("abc", fails_at=ENCODE("!")[0])
     with engine_of(model, max_batch_size=2) as engine:
-        failed = engine.generate(request("!"))
         with pytest.raises(PredictionError, match="model Recital failed: RuntimeError: out of order"):
-            list(failed)
-        assert "".join(piece.text for piece in engine.generate(request())) == "abc"
+            generated(engine, *request("!"))
+        assert generated(engine, *request()) == "abc"
 
 
 def test_a_failing_step_fails_its_batch_and_the_engine_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,32 +227,30 @@ def test_a_failing_step_fails_its_batch_and_the_engine_goes_on(monkeypatch: pyte
         with monkeypatch.context() as patch:
             patch.setattr(model, "step", lambda _: 1 / 0)
             with pytest.raises(PredictionError, match="ZeroDivisionError"):
-                list(engine.generate(request()))
+                generated(engine, *request())
         assert model.rows == []
-        assert "".join(piece.text for piece in engine.generate(request())) == "abc"
+        assert generated(engine, *request()) == "abc"
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
         (lambda: request(""), "the prompt has no tokens"),
-        (lambda: GenerationRequest((259,)), "a token that the model lacks; its tokens are 0 to 258"),
-        (lambda: request(max_tokens=0), "max_tokens is 0; it must be at least 1"),
+        (lambda: ((259,), GenerationParameters()), "a token that the model lacks; its tokens are 0 to 258"),
         (lambda: request("x" * 64), "the prompt has 64 tokens, but the context of model Recital has 64"),
         (lambda: request("x" * 60, max_tokens=5), "60 tokens and 5 to generate, but the context"),
-        (lambda: request(sampling=Sampling(temperature=-1)), "temperature is -1; it must be from 0 to 100"),
-        (lambda: request(sampling=Sampling(top_p=0)), "top_p is 0; it must be above 0 and at most 1"),
-        (lambda: request(sampling=Sampling(seed=-1)), "seed is -1; it must be at least 0"),
     ],
 )
-def test_wrong_input_is_refused(wrong: Callable[[], GenerationRequest], message: str) -> None:
+def test_wrong_input_is_refused(
+    wrong: Callable[[], tuple[tuple[int, ...], GenerationParameters]], message: str
+) -> None:
     with engine_of(Recital("abc")) as engine, pytest.raises(InputError, match=message):
-        engine.submit(wrong(), Received())
+        engine.submit(*wrong(), Received())
 
 
 def test_a_text_may_fill_the_context() -> None:
     with engine_of(Recital("x" * 99)) as engine:
-        generation = engine.submit(request("y" * 60), received := Received())
+        generation = engine.submit(*request("y" * 60), received := Received())
         assert received.text() == "xxxx"
     assert received.pieces[-1].finish_reason is LENGTH
     assert len(generation.tokens) == 4
@@ -262,13 +260,28 @@ def test_too_many_waiting_requests_are_refused() -> None:
     model = Recital("abc")
     with engine_of(model, max_waiting=1) as engine:
         model.gate.clear()
-        engine.submit(request(), Received())
+        engine.submit(*request(), Received())
         assert model.entered.wait(WAIT_S)
-        engine.submit(request(), waiting := Received())
+        engine.submit(*request(), waiting := Received())
         with pytest.raises(QueueFullError, match="has 1 waiting requests, its maximum"):
-            engine.submit(request(), Received())
+            engine.submit(*request(), Received())
         model.gate.set()
         assert waiting.text() == "abc"
+
+
+def test_a_burst_fills_the_batch_and_the_queue() -> None:
+    model = Recital("abc")
+    with engine_of(model, max_batch_size=2, max_waiting=1) as engine:
+        model.gate.clear()
+        engine.submit(*request(), Received())
+        assert model.entered.wait(WAIT_S)  # one is in a step, and one may join it after that
+        received = [Received(), Received()]
+        for each in received:
+            engine.submit(*request(), each)
+        with pytest.raises(QueueFullError):
+            engine.submit(*request(), Received())
+        model.gate.set()
+        assert [each.text() for each in received] == ["abc", "abc"]
 
 
 def test_closing_ends_what_runs_and_what_waits() -> None:
@@ -277,7 +290,7 @@ def test_closing_ends_what_runs_and_what_waits() -> None:
     model.gate.clear()
     received = [Received(), Received()]
     for each in received:
-        engine.submit(request(), each)
+        engine.submit(*request(), each)
     assert model.entered.wait(WAIT_S)
     closing = threading.Thread(target=engine.close)
     closing.start()
@@ -287,50 +300,63 @@ def test_closing_ends_what_runs_and_what_waits() -> None:
     closing.join(WAIT_S)
     assert [type(each.pieces[-1].error) for each in received] == [AgentError, AgentError]
     with pytest.raises(AgentError, match="is closed"):
-        engine.submit(request(), Received())
+        engine.submit(*request(), Received())
 
 
 def test_times_add_up_to_what_the_clock_says() -> None:
     now = iter(range(0, 10_000, 10))
-    with Engine(Recital("ab"), ByteTokenizer(), "Recital", clock=lambda: next(now)) as engine:
-        generation = engine.submit(request(), received := Received())
+    with closing(Engine(Recital("ab"), ByteTokenizer(), "Recital", clock=lambda: next(now))) as engine:
+        generation = engine.submit(*request(), received := Received())
         received.text()
     times = generation.times
     assert (times.queue, times.prefill, times.steps) == (10, 10, [10, 10])
     assert (times.sampling, times.detokenizing) == (30, 30)
-    assert times.batch_sizes == [1, 1]
 
 
-def drawn(sampling: Sampling, count: int = 4000) -> list[int]:
-    logits = np.log(np.array([0.1, 0.5, 0.1, 0.3], np.float32))
-    random = np.random.default_rng(sampling.seed)
-    return [choose(logits, sampling, random) for _ in range(count)]
+def test_each_step_counts_once_for_each_request_in_it() -> None:
+    model = Recital("abcdefgh")
+    with engine_of(model, max_batch_size=3) as engine:
+        received = [Received() for _ in range(8)]
+        begun = [
+            engine.submit(*request(max_tokens=1 + 2 * (number % 4)), each)
+            for number, each in enumerate(received)
+        ]
+        assert [len(each.text()) for each in received] == [1, 3, 5, 7] * 2
+    assert [len(each.times.steps) for each in begun] == [len(each.tokens) - 1 for each in begun]
+    assert sum(model.batches) == sum(len(each.times.steps) for each in begun)
+    assert max(model.batches) == 3
+    durations = {duration for each in begun for duration in each.times.steps}
+    assert len(durations) <= len(model.batches)
 
 
 @pytest.mark.parametrize(
-    ("sampling", "shares"),
+    ("temperature", "top_p", "shares"),
     [
-        (Sampling(), (0, 1, 0, 0)),
-        (Sampling(1.0, seed=3), (0.1, 0.5, 0.1, 0.3)),
-        (Sampling(0.5, seed=3), (1 / 36, 25 / 36, 1 / 36, 9 / 36)),
-        (Sampling(1.0, 0.8, seed=3), (0, 0.625, 0, 0.375)),
-        (Sampling(1.0, 0.5, seed=3), (0, 1, 0, 0)),
-        (Sampling(1.0, 0.01, seed=3), (0, 1, 0, 0)),
-        (Sampling(1e-9, seed=3), (0, 1, 0, 0)),
+        (0, 1, (0, 1, 0, 0)),
+        (1, 1, (0.1, 0.5, 0.1, 0.3)),
+        (0.5, 1, (1 / 36, 25 / 36, 1 / 36, 9 / 36)),
+        (1, 0.8, (0, 0.625, 0, 0.375)),
+        (1, 0.5, (0, 1, 0, 0)),
+        (1, 0.01, (0, 1, 0, 0)),
+        (1e-9, 1, (0, 1, 0, 0)),
     ],
 )
-def test_tokens_are_drawn_with_their_probabilities(sampling: Sampling, shares: tuple[float, ...]) -> None:
-    counts = np.bincount(drawn(sampling), minlength=4) / 4000
+def test_tokens_are_drawn_with_their_probabilities(
+    temperature: float, top_p: float, shares: tuple[float, ...]
+) -> None:
+    parameters, random = GenerationParameters(temperature=temperature, top_p=top_p), np.random.default_rng(3)
+    logits = np.log(np.array([0.1, 0.5, 0.1, 0.3], np.float32))
+    counts = np.bincount([choose(logits, parameters, random) for _ in range(4000)], minlength=4) / 4000
     assert counts == pytest.approx(shares, abs=0.03)
 
 
 def test_a_seed_decides_the_text_whatever_else_runs() -> None:
-    sampling = Sampling(temperature=50.0, seed=11)
+    sampling = {"temperature": 50.0, "seed": 11}
 
     def tokens(engine: Engine, beside: int) -> list[int]:
-        others = [engine.submit(request(sampling=Sampling(50.0)), Received()) for _ in range(beside)]
+        others = [engine.submit(*request(temperature=50.0), Received()) for _ in range(beside)]
         generation: Generation = engine.submit(
-            request(sampling=sampling, max_tokens=8, ignore_eos=True), received := Received()
+            *request(**sampling, max_tokens=8, ignore_eos=True), received := Received()
         )
         received.text()
         for each in others:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from inferometer.agent.generation.tokenizers import (
     ByteTokenizer,
     ChatTemplate,
+    Detokenizer,
     FileTokenizer,
     Tokenizer,
-    chat_prompt,
 )
 from inferometer.manifests.errors import ArtifactError, InputError
 
@@ -20,8 +21,8 @@ TEXTS = ("plain text", "naïve café – 🙂 done", " leading and  double space
 
 
 def pieces(tokenizer: Tokenizer, tokens: tuple[int, ...]) -> list[str]:
-    detokenizer = tokenizer.detokenizer()
-    return [*map(detokenizer.push, tokens), detokenizer.end()]
+    detokenizer = Detokenizer(tokenizer)
+    return [*(detokenizer.push([token])[0] for token in tokens), detokenizer.push([], is_last=True)[0]]
 
 
 @pytest.fixture(scope="module")
@@ -70,12 +71,19 @@ def test_special_tokens_begin_a_text_and_have_none(file_tokenizer: FileTokenizer
     [
         ((0xC3 + 3, 0xA9 + 3), ["", "é", ""]),
         ((0xC3 + 3,), ["", "\N{REPLACEMENT CHARACTER}"]),
-        ((0xFF + 3, ord("a") + 3), ["\N{REPLACEMENT CHARACTER}", "a", ""]),
+        ((0xFF + 3, ord("a") + 3), ["", "\N{REPLACEMENT CHARACTER}a", ""]),
         ((0, 1, 2, 300, ord("a") + 3), ["", "", "", "", "a", ""]),
     ],
 )
 def test_a_piece_is_whole_characters(tokens: tuple[int, ...], wanted: list[str]) -> None:
     assert pieces(ByteTokenizer(), tokens) == wanted
+
+
+def test_any_bytes_become_the_text_that_they_are_at_once() -> None:
+    random = np.random.default_rng(1)
+    for _ in range(50):
+        tokens = tuple(random.choice([68, 0xC3, 0xA9, 0xF0, 0x9F, 0x99, 0x82, 0xFF, 300], 40).tolist())
+        assert "".join(pieces(ByteTokenizer(), tokens)) == ByteTokenizer().decode(tokens)
 
 
 def test_text_that_is_not_unicode_is_refused() -> None:
@@ -92,10 +100,6 @@ def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
 
 
 MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
-
-
-def test_without_a_template_messages_are_lines() -> None:
-    assert chat_prompt(MESSAGES, None) == "system: be brief\nuser: hello\nassistant:"
 
 
 TEMPLATE = (
@@ -117,24 +121,28 @@ def template_of(folder: Path, content: object) -> ChatTemplate | None:
 def test_a_template_makes_the_prompt(tmp_path: Path) -> None:
     content = {"chat_template": TEMPLATE, "bos_token": {"content": "<s>"}, "eos_token": "</s>"}
     template = template_of(tmp_path, content)
-    prompt = chat_prompt(MESSAGES, template)
-    assert prompt == "<s>[system]be brief</s>\n[user]hello</s>\n[assistant]"
+    assert template is not None
+    assert template(MESSAGES) == "<s>[system]be brief</s>\n[user]hello</s>\n[assistant]"
     with pytest.raises(InputError, match="chat template rejects the messages: no tools"):
-        chat_prompt([{"role": "tool", "content": ""}], template)
+        template([{"role": "tool", "content": ""}])
 
 
 def test_a_file_of_its_own_precedes_the_template_in_the_settings(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("{{ bos_token }}{{ messages[-1].content }}")
     template = template_of(tmp_path, {"chat_template": TEMPLATE, "bos_token": "<s>"})
-    assert chat_prompt(MESSAGES, template) == "<s>hello"
+    assert template is not None
+    assert template(MESSAGES) == "<s>hello"
     (tmp_path / "tokenizer_config.json").unlink()
-    assert chat_prompt(MESSAGES, ChatTemplate.of_folder(tmp_path)) == "hello"
+    alone = ChatTemplate.of_folder(tmp_path)
+    assert alone is not None
+    assert alone(MESSAGES) == "hello"
 
 
 def test_a_template_cannot_leave_its_sandbox(tmp_path: Path) -> None:
     template = template_of(tmp_path, {"chat_template": "{{ ''.__class__.__mro__[1].__subclasses__() }}"})
+    assert template is not None
     with pytest.raises(InputError, match="rejects the messages"):
-        chat_prompt(MESSAGES, template)
+        template(MESSAGES)
 
 
 @pytest.mark.parametrize(
