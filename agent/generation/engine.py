@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.generation.tokenizers import Tokenizer
+from inferometer.agent.hardware.environment import FrameworkDetails
 from inferometer.manifests.errors import (
     AgentError,
     InferometerError,
@@ -57,6 +58,9 @@ class LanguageModel(Protocol):
 
     def remove(self, row: int) -> None:
         """Removes a sequence; the last one takes its row."""
+
+    def details(self) -> FrameworkDetails:
+        """Returns the framework's libraries, build and settings."""
 
     def close(self) -> None:
         """Frees the model."""

@@ -18,9 +18,10 @@ from inferometer.agent.generation.tokenizers import (
     Tokenizer,
     chat_prompt,
 )
-from inferometer.agent.hardware.environment import PredictorOptions, container_architecture
+from inferometer.agent.hardware.environment import PredictorOptions, container_architecture, read_environment
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.requirements import GENERATION, unsupported
+from inferometer.agent.inference.stages import SystemDescription
 from inferometer.manifests.errors import (
     AgentError,
     ConfigurationError,
@@ -57,14 +58,14 @@ class Generator:
         engine: Generates its texts.
         tokenizer: Its tokenizer.
         template: Its chat template, if it has one.
-        checksums: The checksums of its files.
+        description: The model, with the checksums of its files, and the system that runs it.
     """
 
     manifest: ModelManifest
     engine: Engine
     tokenizer: Tokenizer
     template: ChatTemplate | None
-    checksums: Mapping[str, str]
+    description: SystemDescription
 
     def tokens(self, text: str, *, special: bool = True) -> tuple[int, ...]:
         """Returns the tokens of a prompt; raises InputError at once if it is far too long for the context."""
@@ -95,12 +96,16 @@ def open_generator(
     Raises:
         ManifestError: The manifest requires something that is not supported.
         UnknownFrameworkError, FrameworkUnavailableError: The framework or a library is missing.
-        ConfigurationError: The framework runs no language models.
+        ConfigurationError: The model generates no text, or the framework runs no language models.
         ArtifactError: A file is missing, changed or damaged.
         DeviceError: The device is not available.
     """
     if found := unsupported(manifest, container_architecture()):
         raise ManifestError(f"{manifest.source}: model {manifest.name} cannot be opened: {found[0]}")
+    if manifest.output.type != GENERATION:
+        raise ConfigurationError(
+            f"model {manifest.name} generates no text: its task is {manifest.output.type}, not {GENERATION}"
+        )
     entry = registry.find(manifest.framework.name)
     if not entry.generator:
         raise ConfigurationError(f"framework {entry.name} runs no language models here")
@@ -110,7 +115,19 @@ def open_generator(
     tokenizer: Tokenizer = FileTokenizer(files[0].path) if files else ByteTokenizer()
     template = ChatTemplate.of_folder(Path(artifacts.graph).parent) if artifacts.graph else None
     checksums = dict(artifacts.checksums) | ({"tokenizer": files[0].checksum} if files else {})
-    model = model_type(artifacts, options.predictor, options.max_batch_size)
+    predictor = options.predictor
+    model = model_type(artifacts, predictor, options.max_batch_size)
+    description = SystemDescription(
+        manifest=manifest,
+        checksums=checksums,
+        framework_version=entry.installed_version or "",
+        device=predictor.device,
+        threads=predictor.operator_threads,
+        preprocess_threads=0,
+        overlap=False,
+        environment=read_environment(registry.versions, details=model.details()),
+        precision=predictor.precision,
+    )
     engine = Engine(
         model,
         tokenizer,
@@ -118,7 +135,7 @@ def open_generator(
         max_batch_size=options.max_batch_size,
         max_waiting=options.max_waiting,
     )
-    return Generator(manifest, engine, tokenizer, template, checksums)
+    return Generator(manifest, engine, tokenizer, template, description)
 
 
 class Generators:

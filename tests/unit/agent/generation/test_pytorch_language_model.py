@@ -172,7 +172,7 @@ def test_the_shipped_model_recites_what_transformers_has_it_recite() -> None:
         request = GenerationRequest(found.tokenizer.encode("You may"), max_tokens=60)
         text = "".join(piece.text for piece in found.engine.generate(request))
     assert text == RECITED
-    assert found.checksums.keys() == {"graph", "weights"}
+    assert found.description.checksums.keys() == {"graph", "weights"}
 
 
 MANIFEST = """
@@ -197,7 +197,7 @@ def test_a_folder_of_hugging_faces_format_needs_only_a_manifest(tmp_path: Path) 
     with closing(open_generator(manifest, Registry())) as found:
         assert found.tokens("three one") == (3, 1)
         assert found.chat_tokens([{"role": "one", "content": "two"}]) == (1, 0, 2, 0, 0)
-        assert found.checksums.keys() == {"graph", "weights", "tokenizer"}
+        assert found.description.checksums.keys() == {"graph", "weights", "tokenizer"}
         pieces = list(found.engine.generate(GenerationRequest((3, 1), max_tokens=3, ignore_eos=True)))
     assert pieces[-1].finish_reason is FinishReason.LENGTH
 
