@@ -211,7 +211,7 @@ def test_a_framework_without_language_models_says_so(tmp_path: Path) -> None:
 
 def test_a_language_model_makes_no_predictions() -> None:
     manifest = Catalog().find_model("ToyLlama", None, Registry().versions)
-    with pytest.raises(ManifestError, match="generates text and makes no predictions; serve it"):
+    with pytest.raises(ManifestError, match="generates text and makes no predictions; measure it"):
         open_session(manifest, SessionOptions(), Registry())
 
 
