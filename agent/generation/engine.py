@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from inferometer.agent.generation.tokenizers import ChatTemplate, Detokenizer, Tokenizer
+from inferometer.agent.hardware.environment import FrameworkDetails
 from inferometer.manifests.errors import (
     AgentError,
     InferometerError,
@@ -58,6 +59,9 @@ class LanguageModel(Protocol):
 
     def remove(self, row: int) -> None:
         """Removes a sequence; the last one takes its row."""
+
+    def details(self) -> FrameworkDetails:
+        """Returns the framework's libraries, build and settings."""
 
     def close(self) -> None:
         """Frees the model."""

@@ -11,9 +11,10 @@ from inferometer.agent.artifacts.files import ArtifactCache, get_file, resolve_a
 from inferometer.agent.artifacts.locations import tokenizer_files
 from inferometer.agent.generation.engine import Engine, LanguageModel
 from inferometer.agent.generation.tokenizers import ByteTokenizer, ChatTemplate, FileTokenizer, Tokenizer
-from inferometer.agent.hardware.environment import PredictorOptions, container_architecture
+from inferometer.agent.hardware.environment import PredictorOptions, container_architecture, read_environment
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.requirements import GENERATION, unsupported
+from inferometer.agent.inference.stages import SystemDescription
 from inferometer.manifests.errors import AgentError, ConfigurationError, ManifestError, UnknownModelError
 from inferometer.manifests.schema import ModelManifest
 
@@ -26,10 +27,11 @@ def open_engine(
     *,
     max_batch_size: int = 1,
     max_waiting: int = 1024,
-) -> Engine:
-    """Opens a language model. Its tokenizer is that of its text input, or bytes if its input is a tensor.
+) -> tuple[Engine, SystemDescription]:
+    """Opens a language model; returns it with its description.
 
-    A ``tokenizer_config.json`` beside the ``config.json`` may have a chat template.
+    Its tokenizer is that of its text input, or bytes if its input is a tensor. A
+    ``tokenizer_config.json`` beside the ``config.json`` may have a chat template.
 
     Args:
         manifest: The model.
@@ -42,12 +44,16 @@ def open_engine(
     Raises:
         ManifestError: The manifest requires something that is not supported.
         UnknownFrameworkError, FrameworkUnavailableError: The framework or a library is missing.
-        ConfigurationError: The framework runs no language models.
+        ConfigurationError: The model generates no text, or the framework runs no language models.
         ArtifactError: A file is missing, changed or damaged.
         DeviceError: The device is not available.
     """
     if found := unsupported(manifest, container_architecture()):
         raise ManifestError(f"{manifest.source}: model {manifest.name} cannot be opened: {found[0]}")
+    if manifest.output.type != GENERATION:
+        raise ConfigurationError(
+            f"model {manifest.name} generates no text: its task is {manifest.output.type}, not {GENERATION}"
+        )
     entry = registry.find(manifest.framework.name)
     if not entry.generator:
         raise ConfigurationError(f"framework {entry.name} runs no language models here")
@@ -56,10 +62,23 @@ def open_engine(
     files = [get_file(file, cache) for file in tokenizer_files(manifest).values()]
     tokenizer: Tokenizer = FileTokenizer(files[0].path) if files else ByteTokenizer()
     template = ChatTemplate.of_folder(Path(artifacts.graph).parent) if artifacts.graph else None
-    model = model_type(artifacts, options or PredictorOptions(), max_batch_size)
-    return Engine(
+    options = options or PredictorOptions()
+    model = model_type(artifacts, options, max_batch_size)
+    description = SystemDescription(
+        manifest=manifest,
+        checksums=dict(artifacts.checksums) | ({"tokenizer": files[0].checksum} if files else {}),
+        framework_version=entry.installed_version or "",
+        device=options.device,
+        threads=options.operator_threads,
+        preprocess_threads=0,
+        overlap=False,
+        environment=read_environment(registry.versions, details=model.details()),
+        precision=options.precision,
+    )
+    engine = Engine(
         model, tokenizer, manifest.name, template, max_batch_size=max_batch_size, max_waiting=max_waiting
     )
+    return engine, description
 
 
 class Engines:
@@ -118,7 +137,7 @@ class Engines:
                 raise AgentError("the agent is stopping")
             if key not in self._open:
                 options = self._options_of(known[key])
-                self._open[key] = open_engine(known[key], self._registry, self._cache, **options)
+                self._open[key], _ = open_engine(known[key], self._registry, self._cache, **options)
             return self._open[key]
 
     def close(self) -> None:

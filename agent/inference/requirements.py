@@ -109,7 +109,7 @@ def require_supported(manifest: ModelManifest, architecture: str = "") -> ModelM
     if manifest.output.type == GENERATION:
         raise ManifestError(
             f"{manifest.source}: model {manifest.name} {manifest.version} generates text and makes no "
-            "predictions; serve it with agent serve --http_port, which has OpenAI's protocol"
+            "predictions; measure it with agent measure generation, or serve it with agent serve --http_port"
         )
     if found := unsupported(manifest, architecture):
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""

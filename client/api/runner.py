@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from inferometer.client.remote.kserve.session import KServeSession
     from inferometer.client.remote.native.agent import RemoteAgent
     from inferometer.client.remote.openai.server import OpenAISystem
+    from inferometer.evaluators.load.local_streams import LocalGeneration
     from inferometer.evaluators.store.evaluation_store import EvaluationStore
 
 
@@ -154,11 +155,21 @@ class Systems:
         """Opens a model for a load test; see ``JobResources``."""
         return self._open_one(request, notify, None)
 
-    def open_generator(self, agent: str, model: str | None, *, notify: Notify) -> OpenAISystem:
+    def open_generator(
+        self, request: SystemRequest, max_batch_size: int, *, notify: Notify
+    ) -> OpenAISystem | LocalGeneration:
         """Opens a model that generates text; see ``JobResources``."""
+        if not request.agents:
+            from inferometer.agent.generation.opening import open_engine
+            from inferometer.evaluators.load.local_streams import LocalGeneration
+
+            manifest, options = self.find_model(request), request.session.predictor
+            sizes = {"max_batch_size": max_batch_size}
+            return LocalGeneration(*open_engine(manifest, self.registry, self.cache, options, **sizes))
         from inferometer.client.remote.openai.server import open_openai
 
-        return open_openai(agent, model, self._remote_options(SystemRequest()), notify)
+        [address], model = request.agents, request.model_name or None
+        return open_openai(address, model, self._remote_options(request), notify)
 
     def find_model(self, request: SystemRequest) -> ModelManifest:
         """Returns the manifest of the model that a request names; see ``JobResources``."""

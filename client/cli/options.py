@@ -56,13 +56,14 @@ def request_options(
         but: The names of the options to omit.
         only: The names of the options to add; None adds all.
         several: The names of the numeric options that accept several values and have plural parameters.
-        heading: The heading above them in the help; that of a measurement is not above inputs.
+        heading: The heading above them in the help; that of a measurement is above no model or inputs.
     """
     chosen = [each for each in options_of(request) if each.name not in but]
-    inputs = {each.name for each in options_of(DatasetOptions)} if heading == MEASUREMENT else ()
+    above = {each.name: DATA for each in options_of(DatasetOptions)} | {"agent": MODEL, "model_name": MODEL}
+    above = above if heading == MEASUREMENT else {}
     return options(
         *(
-            options(_option(each, each.name in several), heading=DATA if each.name in inputs else heading)
+            options(_option(each, each.name in several), heading=above.get(each.name, heading))
             for each in chosen
             if only is None or each.name in only
         )

@@ -206,12 +206,14 @@ class JobResources(Protocol):
             InferometerError: The model cannot be opened.
         """
 
-    def open_generator(self, agent: str, model: str | None, *, notify: Notify) -> GenerationSystem:
-        """Opens a model that generates text on a server of OpenAI's protocol.
+    def open_generator(
+        self, request: SystemRequest, max_batch_size: int, *, notify: Notify
+    ) -> GenerationSystem:
+        """Opens a model that generates text, in this process or on a server of OpenAI's protocol.
 
         Args:
-            agent: The address of the server.
-            model: The server's name of the model; None for the only one that it has.
+            request: The model, and where it runs; an empty name is the only model that the server has.
+            max_batch_size: The largest number of requests in a step in this process.
             notify: Called with the name of the model if it was not given.
 
         Raises:

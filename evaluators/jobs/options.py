@@ -92,6 +92,7 @@ OPEN_TIMEOUT_S = 300.0
 ANSWER_TIMEOUT_S = 300.0
 """How long an agent may take to answer one batch."""
 MODEL = "DigitsCNN"
+LANGUAGE_MODEL = "ToyLlama"
 BATCH_SIZE = 64
 TOP_CLASSES = 100
 """The number of best classes kept for each input; the log loss requires all of them."""

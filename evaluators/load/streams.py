@@ -1,6 +1,6 @@
 """Generated answers that arrive in pieces: the prompts, each answer's chunks, and the columns of a whole run.
 
-The interface of a system that generates is here too; a server of OpenAI's protocol is one.
+The interface of a system that generates is here too: a model in this process, or a server.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class GenerationSystem(Protocol):
         """Asks once, outside of a run, and waits for the whole answer.
 
         Raises:
-            AgentError: The server cannot be reached, refuses, does not stream, or fails.
+            InferometerError: The model or the server refuses or fails, or does not stream.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""``agent measure generation`` against a server with known times, and against what can go wrong."""
+"""``agent measure generation`` in this process, against a server with known times, and what can go wrong."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 import inferometer
+from inferometer.agent.inference.registry import FrameworkEntry
 from inferometer.client.cli.output import INVALID
+from inferometer.evaluators.kinds.generation.kind import GenerationKind
 from inferometer.evaluators.load.queries import Outcome
 from tests.cli.conftest import Agent
 from tests.integration.generation_truth import Serving, serving
@@ -193,3 +195,62 @@ def test_a_stop_keeps_what_was_measured(agent: Agent) -> None:
     [row] = agent("info", "evaluation", "generation", "-f", "csv", "--include_interrupted").rows
     assert int(row["answered"]) > 0
     assert row["stopped"] == "interrupted"
+
+
+def test_without_a_server_the_shipped_model_is_measured_and_recorded_as_any_model_here(agent: Agent) -> None:
+    load = ("--concurrency=2", "--max_queries=8", "--ignore_eos", "--output_tokens=6", "--prompt_tokens=900")
+    found = agent(*MEASURE, *load, "--threads=1", "--max_batch_size=2")
+
+    assert found.code == 0, found.stderr
+    assert found.figure("tokens") == "900.0 in, 6.0 out of 6.0 planned a request, counted by the engine"
+    identity = found.figure("evaluation")
+    document = json.loads(agent("info", "evaluation", "show", identity, "-f", "json").stdout)
+    assert (document["model_name"], document["framework_name"]) == ("ToyLlama", "PyTorch")
+    assert document["framework_version"]
+    assert (document["agent"], document["threads"]) == ("local", 1)
+    assert document["checksums"].keys() == {"graph", "weights"}
+    assert document["generation"]["finish_reasons"] == {"length": 8}
+
+
+def test_a_measurement_here_repeats_with_its_command() -> None:
+    given = {"concurrency": 1, "max_queries": 2, "warm_up_queries": 0, "threads": 1, "max_batch_size": 2}
+    evaluation = inferometer.measure("generation", publish=False, **given)
+
+    words = GenerationKind().again(evaluation).words
+    assert words[:2] == ("measure", "generation")
+    flags = ("--threads=1", "--max_batch_size=2", "--concurrency=1", "--max_queries=2", "--warmup=0")
+    assert set(words[2:]) == set(flags)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (("--model_name=DigitsCNN",), "generates no text: its task is classification, not generation"),
+        (("--model_name=ToyLama",), 'unknown model "ToyLama"; did you mean "ToyLlama"?'),
+        (("--tokenizer=.",), "tokenizer counts the tokens of a server; leave it out, or give agent"),
+        (("--threads=1", "--agent=openai+http://127.0.0.1:1"), "threads is for a model in this process"),
+        (("--max_batch_size=2", "--agent=openai+http://127.0.0.1:1"), "leave out max_batch_size or agent"),
+        (("--prompt_tokens=2040",), "the prompt has 2040 tokens and 32 to generate, but the context of"),
+    ],
+)
+def test_what_cannot_be_measured_here_is_told_in_a_line(
+    agent: Agent, options: tuple[str, ...], error: str
+) -> None:
+    found = agent(*MEASURE, "--max_queries=1", *options, "--publish=false")
+
+    assert found.code != 0
+    assert error in found.stderr.splitlines()[-1], found.stderr
+
+
+def test_without_pytorch_the_shipped_model_says_how_to_install_it(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = FrameworkEntry.installed_version.fget
+    without = property(lambda entry: None if entry.name == "PyTorch" else version(entry))  # type: ignore[misc]
+    monkeypatch.setattr(FrameworkEntry, "installed_version", without)
+
+    found = agent(*MEASURE, "--publish=false")
+
+    assert (found.code, len(found.stderr.splitlines())) == (3, 1)
+    assert "ToyLlama" in found.error
+    assert "install one with: pip install" in found.error

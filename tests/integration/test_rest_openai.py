@@ -7,16 +7,24 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
 
 from inferometer.agent.frameworks.pytorch.language_model import PyTorchLanguageModel
+from inferometer.agent.generation.opening import open_engine
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.served_models import ServingOptions
+from inferometer.client.remote.connection import RemoteOptions
+from inferometer.client.remote.openai.server import open_openai
+from inferometer.evaluators.load.arrivals import Extent
+from inferometer.evaluators.load.issuer import RunLimits
+from inferometer.evaluators.load.load_session import ClosedLoop, run_closed_loop
+from inferometer.evaluators.load.local_streams import LocalGeneration
+from inferometer.evaluators.load.streams import Answer, GenerationSystem, Prompt
 from inferometer.manifests.catalog import Catalog
 
 WAIT_S = 20.0
@@ -298,3 +306,36 @@ def test_a_stream_that_outlasts_the_grace_period_ends_with_an_error(monkeypatch:
     connection.close()
     last = content.rstrip("\n").rpartition("\n\n")[2]
     assert json.loads(last.removeprefix("data: "))["error"]["type"] == "server_error"
+
+
+def answered(system: GenerationSystem, prompts: list[Prompt]) -> list[Answer]:
+    """The answers to the prompts under load, two at a time."""
+    target = system.target(prompts, timeout_s=WAIT_S, text=True)
+    with closing(target):
+        loop = ClosedLoop(2, Extent(0.0, len(prompts), None))
+        run_closed_loop(target, loop, RunLimits(WAIT_S * 1e3))
+        return list(target.answers(len(prompts)))
+
+
+def test_an_answer_in_process_is_the_served_one_in_everything_but_its_times(agent: AgentServer) -> None:
+    talk = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Licensor shall"}]
+    prompts = [
+        Prompt("You may", 20),
+        Prompt("You may", 20, chat=False),
+        Prompt(talk, 9, ignore_eos=True),
+        Prompt("the Work", 30, ignore_eos=True),
+        Prompt("the Work", 30, temperature=0.9, seed=5, ignore_eos=True),
+    ]
+    manifest = Catalog().find_model("ToyLlama", None, Registry().versions)
+    with closing(LocalGeneration(*open_engine(manifest, Registry()))) as system:
+        here = answered(system, prompts)
+    address = "openai+" + str(agent.http_url)
+    with closing(open_openai(address, "ToyLlama", RemoteOptions(), lambda _: None)) as server:
+        there = answered(server, prompts)
+    for one, other in zip(here, there, strict=True):
+        for name in ("text", "input_tokens", "output_tokens", "finish", "error"):
+            assert getattr(one, name) == getattr(other, name)
+        assert [chunk[1:] for chunk in one.chunks] == [chunk[1:] for chunk in other.chunks]
+    assert here[1].text == " add Your own attrib"
+    assert {each.finish for each in here} >= {"length"}
+    assert all(each.output_tokens > 0 for each in here)

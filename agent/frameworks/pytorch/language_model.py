@@ -18,8 +18,14 @@ from pydantic import ValidationError
 
 from inferometer.agent.architectures.pytorch.llama import Llama, LlamaConfig
 from inferometer.agent.artifacts.files import Artifacts
-from inferometer.agent.frameworks.pytorch.modules import FAILURES, find_device, reason_of, use_threads
-from inferometer.agent.hardware.environment import PredictorOptions
+from inferometer.agent.frameworks.pytorch.modules import (
+    FAILURES,
+    find_device,
+    framework_details,
+    reason_of,
+    use_threads,
+)
+from inferometer.agent.hardware.environment import FrameworkDetails, PredictorOptions
 from inferometer.manifests.errors import ArtifactError, PredictionError
 
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -89,6 +95,10 @@ class PyTorchLanguageModel:
         if row != last:
             self._lengths[row] = length
             self._cache[:, :, row, :length] = self._cache[:, :, last, :length]
+
+    def details(self) -> FrameworkDetails:
+        """Returns PyTorch's libraries, build and settings."""
+        return framework_details()
 
     def close(self) -> None:
         """Frees the model; on a GPU, returns its memory to the driver."""

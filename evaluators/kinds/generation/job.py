@@ -5,13 +5,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from inferometer.evaluators.conditions.conditions import Watch
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
-from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources, JobStart
+from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources, JobStart, SystemRequest
 from inferometer.evaluators.kinds.generation.measurement import GenerationMeasurement
 from inferometer.evaluators.kinds.generation.prompts import MOST_PROMPTS, read_prompts, synthetic_prompts
 from inferometer.evaluators.kinds.generation.request import CHAT, DURATION_S, PROMPT_TOKENS, GenerationRequest
@@ -32,9 +33,10 @@ def generation_job(request: GenerationRequest) -> Job[Evaluation[GenerationMeasu
             tokenizer cannot be read.
     """
     work, count = _planned(request), _token_counter(request.tokenizer)
-    title, stops = request.model_name or request.agent, "stopping, without waiting for the answers"
+    title, stops = request.model or request.agent or "", "stopping, without waiting for the answers"
     run = partial(_measured, request, work, count)
-    return Job(run, title, f"asking {request.agent}", stops, has_total=False)
+    opening = f"asking {request.agent}" if request.agent else f"opening {title}"
+    return Job(run, title, opening, stops, has_total=False)
 
 
 def _planned(request: GenerationRequest) -> Schedule | ClosedLoop:
@@ -70,19 +72,24 @@ def _measured(
     callbacks: JobCallbacks,
 ) -> _Evaluations:
     """Asks, and yields the evaluation; after a stop, that of the answers up to then."""
-    system = resources.open_generator(request.agent, request.model_name, notify=callbacks.on_warning)
+    asked = SystemRequest(model_name=request.model, agents=(request.agent,) if request.agent else ())
+    system = resources.open_generator(
+        replace(asked, session=replace(asked.session, **request.session)),
+        request.max_batch_size,
+        notify=callbacks.on_warning,
+    )
     with closing(system):
         queries = len(work) if isinstance(work, Schedule) else request.max_queries or MOST_PROMPTS
         prompts, dataset = _prompts(request, system, queries, count)
-        counted_by = "the server"
+        counted_by = own = "the server" if request.agent else "the engine"
         if system.ask(prompts[0]).output_tokens == UNKNOWN:
             counted_by = f"the tokenizer {request.tokenizer}" if count is not None else ""
             who = "the tokenizer counts them" if counted_by else "give --tokenizer to count them"
             callbacks.on_warning(f"the server does not tell how many tokens it generated (usage): {who}")
-        counting = count if counted_by != "the server" else None
+        counting = count if counted_by != own else None
         target = system.target(prompts, timeout_s=request.timeout_ms / 1e3, text=counting is not None)
         description, created_at = target.description, utc_now()
-        with closing(target), closing(Watch(description, system)) as watch:
+        with closing(target), closing(Watch(description, system if request.agent else None)) as watch:
             session = LoadSession(
                 target,
                 RunLimits(

@@ -172,11 +172,11 @@ def _charts(evaluation: GenerationEvaluation) -> Iterator[charts.PointChart]:
 
 
 class GenerationKind(RunsKind[GenerationMeasurement]):
-    """Measure a served language model: time to the first token, time per token, tokens per second, goodput.
+    """Measure a language model: time to the first token, time per token, tokens per second, goodput.
 
-    Requests are sent to a server of OpenAI's protocol at a rate or in a closed loop, and answers arrive as
-    streams. Every piece of an answer is stamped before it is read. Latency counts from when a request was
-    due, and tokens are those that the server reports, not chunks.
+    Requests go to a model in this process or, with --agent, to a server of OpenAI's protocol, at a rate or in
+    a closed loop. Answers arrive as streams, and every piece is stamped on arrival. Latency counts from when
+    a request was due, and tokens are those that the model or the server counts, not chunks.
     """
 
     name = "generation"

@@ -48,7 +48,8 @@ class GenerationMeasurement:
         options: The options that differ from their defaults.
         run: When the requests were due, sent and done, and their outcomes.
         elapsed_ns: The duration of the run without the warm-up.
-        tokens_by: Who counted the output tokens: ``the server``, a tokenizer, or empty for nobody.
+        tokens_by: Who counted the output tokens: the server, the engine in this process, a tokenizer, or
+            empty for nobody.
         prompts: What the prompts are, in words.
         streams: The answers, in the order of the run's requests.
     """

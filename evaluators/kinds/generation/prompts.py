@@ -20,6 +20,8 @@ _WORDS = (
     *("world"),
 )
 _MOST_TRIES = 10
+_MOST_GROWTH = 16
+"""From one prompt tried to the next, so that the first that has several words exceeds no context."""
 Count = Callable[[str], int | None]
 """Returns the number of tokens of a prompt; None if nobody tells."""
 
@@ -127,7 +129,8 @@ def _sizes(seen: dict[int, int], tokens: int, most: int) -> Iterator[int]:
         if seen[low] == tokens or (high is not None and high - low < 2):
             return
         if high is None:
-            size = min(most, low + tokens - seen[low])
+            per_word = max(1.0, (seen[low] - seen[1]) / max(1, low - 1))
+            size = min(most, low + round((tokens - seen[low]) / per_word), _MOST_GROWTH * low)
         else:
             size = low + round((tokens - seen[low]) * (high - low) / (seen[high] - seen[low]))
             size = min(max(size, low + 1), high - 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,25 +22,37 @@ def _bound(name: str, of: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """A served language model under load.
+    """A language model under load, in this process or on a server.
 
     Raises:
         ConfigurationError: Two options exclude each other, or a value is invalid.
     """
 
-    agent: str = declared(
-        MISSING,
+    agent: str | None = declared(
+        None,
         "Server of OpenAI's protocol: openai+http://HOST:PORT or openai+https://HOST:PORT, with the path "
         "before /v1 if it has one. Its key is the secret of AGENT_SECRET or --secret_file.",
         "AGENT",
         variable="AGENT_ADDRESS",
+        default_text="in this process",
     )
     model_name: str | None = declared(
-        None, "Model, as the server names it.", "NAME", default_text="the only one that the server has"
+        None,
+        "Model of a manifest with the task generation, or as the server names it.",
+        "NAME",
+        default_text=f"{options.LANGUAGE_MODEL}, or the only one that the server has",
     )
+    threads: int | None = declared(
+        None,
+        "CPU threads per operator in this process.",
+        "N",
+        within=COUNT,
+        default_text=f"OMP_NUM_THREADS, else the cores but {options.SPARE_CORES}",
+    )
+    max_batch_size: int = declared(1, "Most requests in a step in this process.", "N", within=COUNT)
     endpoint: str = declared(
         CHAT,
-        "Endpoint that prompts go to: chat or completions.",
+        "Endpoint that prompts go to: chat or completions, which in this process omits the chat template.",
         "NAME",
         choices=(CHAT, COMPLETIONS),
         ignores_case=True,
@@ -77,7 +89,7 @@ class GenerationRequest:
     )
     prompt_tokens: int | None = declared(
         None,
-        "Tokens in each synthetic prompt, with those of the chat's template, as the server counts them.",
+        "Tokens in each synthetic prompt, with those of the chat's template, as the system counts them.",
         "N",
         within=COUNT,
         default_text=f"{PROMPT_TOKENS}, unless prompts is given",
@@ -115,8 +127,27 @@ class GenerationRequest:
                     raise ConfigurationError(
                         f"concurrency sends a request when an answer ends; leave out {shown}"
                     )
+        if self.agent is None:
+            if self.tokenizer is not None:
+                raise ConfigurationError(
+                    "tokenizer counts the tokens of a server; leave it out, or give agent: "
+                    "a model in this process has its own"
+                )
+        elif self.threads is not None or self.max_batch_size > 1:
+            name = "max_batch_size" if self.threads is None else "threads"
+            raise ConfigurationError(f"{name} is for a model in this process; leave out {name} or agent")
         if self.prompts is not None and self.prompt_tokens is not None:
             raise ConfigurationError("prompts has the prompts; leave out prompt_tokens")
+
+    @property
+    def model(self) -> str:
+        """The name of the model; empty for the only one that the server has."""
+        return self.model_name or ("" if self.agent else options.LANGUAGE_MODEL)
+
+    @property
+    def session(self) -> dict[str, Any]:
+        """How a model in this process runs, as fields of ``SessionOptions``."""
+        return {"threads": self.threads, "spare_cores": options.SPARE_CORES}
 
     @property
     def arrivals(self) -> tuple[str, float]:

@@ -169,7 +169,7 @@ def test_the_shipped_model_generates_as_a_plain_loop_does_however_requests_are_b
             ended.release()
 
     for size in (1, 3, 8):
-        with closing(open_engine(manifest, Registry(), max_batch_size=size)) as found:
+        with closing(open_engine(manifest, Registry(), max_batch_size=size)[0]) as found:
             begun = [
                 found.submit(found.encode(prompt), greedy(20 + number), deliver)
                 for number, prompt in enumerate(PROMPTS)
@@ -184,7 +184,9 @@ def test_the_shipped_model_generates_as_a_plain_loop_does_however_requests_are_b
 
 def test_the_shipped_model_recites_what_transformers_has_it_recite() -> None:
     manifest = Catalog().find_model("ToyLlama", None, Registry().versions)
-    with closing(open_engine(manifest, Registry())) as found:
+    engine, description = open_engine(manifest, Registry())
+    assert description.checksums.keys() == {"graph", "weights"}
+    with closing(engine) as found:
         assert generated(found, "You may", 60) == RECITED
 
 
@@ -207,7 +209,9 @@ def test_a_folder_of_hugging_faces_format_needs_only_a_manifest(tmp_path: Path) 
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "model.yml").write_text(MANIFEST.replace("FRAMEWORK", "PyTorch"))
     [manifest] = Catalog([tmp_path]).find_models("Mine")
-    with closing(open_engine(manifest, Registry())) as found:
+    engine, description = open_engine(manifest, Registry())
+    assert description.checksums.keys() == {"graph", "weights", "tokenizer"}
+    with closing(engine) as found:
         assert found.encode("three one") == (3, 1)
         assert found.encode([{"role": "one", "content": "two"}]) == (1, 0, 2, 0, 0)
         assert all(word in ("", "one", "two", "three") for word in generated(found, "one", 3).split(" "))
@@ -222,9 +226,9 @@ def test_a_framework_without_language_models_says_so(tmp_path: Path) -> None:
 
 def test_a_language_model_makes_no_predictions() -> None:
     manifest = Catalog().find_model("ToyLlama", None, Registry().versions)
-    with pytest.raises(ManifestError, match="generates text and makes no predictions; serve it"):
+    with pytest.raises(ManifestError, match="generates text and makes no predictions; measure it"):
         open_session(manifest, SessionOptions(), Registry())
-    with pytest.raises(ManifestError, match="generates text and makes no predictions; serve it"):
+    with pytest.raises(ManifestError, match="generates text and makes no predictions; measure it"):
         select_model(Catalog(), Registry(), "ToyLlama")
 
 
