@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from inferometer.agent.hardware.environment import Precision
-from inferometer.agent.operators.operator import ParameterValue, Shape, operators
+from inferometer.agent.operators.operator import OwnCase, ParameterValue, Shape, operators
 from inferometer.agent.tracing.recorder import SpanChunk, TraceLevel
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
 from inferometer.evaluators.kinds.operators.measurement import OperatorRow
 from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
 from inferometer.evaluators.kinds.operators.report import OperatorSummary
-from inferometer.evaluators.kinds.operators.request import OperatorRequest, OwnCase
+from inferometer.evaluators.kinds.operators.request import OperatorRequest
 from inferometer.evaluators.kinds.operators.traced import mxnet, onnxruntime, pytorch
 from inferometer.evaluators.kinds.operators.traced.layer_case import NoRowError, Reader
 from inferometer.evaluators.statistics import percentile

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, TypeAlias
 
-from inferometer.agent.operators.operator import Shape
-from inferometer.evaluators.kinds.operators.request import OwnCase
+from inferometer.agent.operators.operator import OwnCase, Shape
 from inferometer.evaluators.traces.layers import Layer
 
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any, TypeAlias
 
-from inferometer.agent.operators.operator import Shape
-from inferometer.evaluators.kinds.operators.request import OwnCase
+from inferometer.agent.operators.operator import OwnCase, Shape
 from inferometer.evaluators.kinds.operators.traced.layer_case import (
     NoRowError,
     binary,

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
-from inferometer.agent.operators.operator import Shape
-from inferometer.evaluators.kinds.operators.request import OwnCase
+from inferometer.agent.operators.operator import OwnCase, Shape
 from inferometer.evaluators.kinds.operators.traced.layer_case import (
     NoRowError,
     binary,
