@@ -241,7 +241,7 @@ class Predictor(Closeable):
     ) -> Precision | None:
         """Returns the precision to which a model would be cast, without reading files; see ``casts_to``."""
         default = wanted is Precision.FLOAT32 and not asked
-        if has_own_precision(manifest) or in_memory:
+        if manifest.has_own_precision or in_memory:
             # of a file, the element types of the inputs are all that tells its precision
             halves = Precision.FLOAT16.value in {each.element_type.value for each in manifest.tensors}
             if not default and wanted is not (Precision.FLOAT16 if halves else Precision.FLOAT32):
@@ -395,11 +395,6 @@ def checked_array(
         allowed = ", ".join(map(str, ("batch", *wanted.written)))
         raise error(f"{where}: found the shape {array.shape}; allowed: ({allowed})")
     return np.ascontiguousarray(array)
-
-
-def has_own_precision(manifest: ModelManifest) -> bool:
-    """Returns whether a model's file contains its graph, in which case the file determines the precision."""
-    return manifest.model.graph_path is not None
 
 
 class PredictorWatch(Protocol):

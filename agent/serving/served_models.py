@@ -21,7 +21,6 @@ from packaging.version import InvalidVersion, Version
 
 from inferometer.agent.artifacts.locations import model_files
 from inferometer.agent.hardware.environment import Device, Precision, Weights, default_threads
-from inferometer.agent.inference.predictor import has_own_precision
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import Session, SessionOptions
 from inferometer.agent.serving.batching import BatchingOptions
@@ -306,7 +305,7 @@ class ModelKey:
 
     def __init__(self, manifest: ModelManifest, options: SessionOptions, batching: BatchingOptions) -> None:
         framework = manifest.framework
-        if options.precision is None and not has_own_precision(manifest):  # which a client can also ask for
+        if options.precision is None and not manifest.has_own_precision:  # which a client can also ask for
             options = replace(options, precision=Precision.FLOAT32)
         name = manifest.name.casefold()
         self._parts = (
