@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -532,7 +532,7 @@ class Session(Closeable):
         if not trace.recorder.wants(TraceLevel.HARDWARE_TRACE):
             yield
             return
-        with HardwareSampler(trace, self.description.device) as sampler:
+        with closing(HardwareSampler(trace, self.description.device)) as sampler:
             sampler.start()
             yield
 
