@@ -394,7 +394,7 @@ class NotSupportedHereError(Exception):
     """An operator, or a form of it, that a framework lacks on this device; the message is the reason."""
 
 
-_FORM_FILES = ("arithmetic", "arrays", "layers", "training")
+_FORM_FILES = ("tensors", "layers", "training")
 
 
 @cache
