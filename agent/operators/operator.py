@@ -292,7 +292,7 @@ def sized(*shape: int, **parameters: Any) -> Sizes:
 
 
 FILES = (
-    *("arithmetic", "creation", "distributions", "gemm", "reduction", "indexing", "rearrange"),
+    *("arithmetic", "creation", "gemm", "reduction", "indexing", "rearrange"),
     *("convolution", "pooling", "normalization", "layers", "training", "optimizers", "fused"),
 )
 """The modules of ``agent.operators.table`` that define operators, in the table's order."""

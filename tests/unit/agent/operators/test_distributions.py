@@ -7,7 +7,7 @@ import pytest
 
 from inferometer.agent.operators.operator import Preset, operators
 from inferometer.agent.operators.table import distributions
-from inferometer.agent.operators.table.distributions import is_drawn_from
+from inferometer.agent.operators.table.creation import is_drawn_from
 from inferometer.evaluators.kinds.operators.request import draw_inputs
 
 SHAPE = (100, 200)
