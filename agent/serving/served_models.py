@@ -24,9 +24,9 @@ from inferometer.agent.hardware.environment import Device, Precision, Weights, d
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import Session, SessionOptions
 from inferometer.agent.serving.batching import BatchingOptions
-from inferometer.agent.serving.loaded_models import Borrowers, Lease, LoadedModels, Loading
+from inferometer.agent.serving.loaded_models import Borrowers, LoadedModels, Loading
 from inferometer.agent.serving.observers import QueueObserver
-from inferometer.agent.serving.served_model import ServedModel
+from inferometer.agent.serving.served_model import Lease, ServedModel
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.manifests.errors import ConfigurationError, one_line
 from inferometer.manifests.schema import ModelManifest
