@@ -408,21 +408,6 @@ class PredictorWatch(Protocol):
         """Predicts a batch; see ``Predictor.predict``."""
 
 
-CODE_FAILURES = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    EOFError,
-    ImportError,
-    LookupError,
-    MemoryError,
-    NameError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-"""The exceptions that frameworks and architectures raise for invalid files and batches."""
 # Only the message identifies these errors: frameworks use one class of exception for many things.
 _OUT_OF_MEMORY = re.compile(
     r"out of memory"  # CUDA, and with it PyTorch and MXNet
