@@ -426,3 +426,13 @@ def rate_interval(rate: float | None, mean_ns: float | None, interval_ns: Interv
     if rate is None or mean_ns is None or interval_ns is None or interval_ns.low <= 0:
         return None
     return Interval(rate * mean_ns / interval_ns.high, rate * mean_ns / interval_ns.low)
+
+
+def half_width(full_ns: NDArray[np.int64]) -> float | None:
+    """Returns the longer side of p50's interval, as a fraction of p50; None if there is no interval."""
+    if len(full_ns) < batches_for_interval(full_ns):
+        return None
+    found, p50_ns = serial_percentile_interval(full_ns, 50), percentile(full_ns, 50)
+    if found is None:
+        return None
+    return max(found.high - p50_ns, p50_ns - found.low) / p50_ns if p50_ns else 0.0

@@ -60,6 +60,21 @@ IMPORT_FAILURES = (
 _SHOWN_NAMES = 12
 _MOST, _HALF, _FEW = 0.6, 0.5, 0.4
 _MOST_CHARACTERS = 2000
+CODE_FAILURES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    ImportError,
+    LookupError,
+    MemoryError,
+    NameError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""The exceptions that frameworks and architectures raise for invalid files and batches."""
 
 
 class InferometerError(Exception):

@@ -396,6 +396,11 @@ class ModelManifest(Manifest):
         return self.attributes.get(INFERRED)
 
     @property
+    def has_own_precision(self) -> bool:
+        """Whether the model's file contains its graph, in which case the file determines the precision."""
+        return self.model.graph_path is not None
+
+    @property
     def loss(self) -> Loss:
         """The loss with which the model is trained."""
         return self.training.loss

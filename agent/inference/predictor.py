@@ -241,7 +241,7 @@ class Predictor(Closeable):
     ) -> Precision | None:
         """Returns the precision to which a model would be cast, without reading files; see ``casts_to``."""
         default = wanted is Precision.FLOAT32 and not asked
-        if has_own_precision(manifest) or in_memory:
+        if manifest.has_own_precision or in_memory:
             # of a file, the element types of the inputs are all that tells its precision
             halves = Precision.FLOAT16.value in {each.element_type.value for each in manifest.tensors}
             if not default and wanted is not (Precision.FLOAT16 if halves else Precision.FLOAT32):
@@ -397,11 +397,6 @@ def checked_array(
     return np.ascontiguousarray(array)
 
 
-def has_own_precision(manifest: ModelManifest) -> bool:
-    """Returns whether a model's file contains its graph, in which case the file determines the precision."""
-    return manifest.model.graph_path is not None
-
-
 class PredictorWatch(Protocol):
     """Makes the predictions of predictors, and observes them."""
 
@@ -413,21 +408,6 @@ class PredictorWatch(Protocol):
         """Predicts a batch; see ``Predictor.predict``."""
 
 
-CODE_FAILURES = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    EOFError,
-    ImportError,
-    LookupError,
-    MemoryError,
-    NameError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
-"""The exceptions that frameworks and architectures raise for invalid files and batches."""
 # Only the message identifies these errors: frameworks use one class of exception for many things.
 _OUT_OF_MEMORY = re.compile(
     r"out of memory"  # CUDA, and with it PyTorch and MXNet

@@ -8,7 +8,6 @@ from contextlib import suppress
 
 import psutil
 
-from inferometer.agent.closeable import Closeable
 from inferometer.agent.hardware.conditions import GpuReader
 from inferometer.agent.hardware.environment import Device
 from inferometer.agent.inference.stages import PreparedInput
@@ -156,7 +155,7 @@ class RunTracing:
         )
 
 
-class HardwareSampler(Closeable):
+class HardwareSampler:
     """Adds a span for each interval between two hardware samples, from ``start`` to ``close``.
 
     Its attributes, all under ``inferometer.``: ``process_cpu_percent`` (relative to one core, over the

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -39,7 +39,7 @@ from inferometer.agent.hardware.environment import (
     usable_cores,
 )
 from inferometer.agent.inference.pipeline import Pipeline
-from inferometer.agent.inference.predictor import Predictor, PredictorWatch, has_own_precision
+from inferometer.agent.inference.predictor import Predictor, PredictorWatch
 from inferometer.agent.inference.process_predictor import load_bound, open_instance
 from inferometer.agent.inference.registry import BUILTIN, Registry
 from inferometer.agent.inference.requirements import GENERATION, require_supported
@@ -412,7 +412,7 @@ def _artifacts(
 
 def _precision(manifest: ModelManifest, artifacts: Artifacts, options: SessionOptions) -> Precision | None:
     """Returns the precision used by a model in code; None for a model that has its own."""
-    if artifacts.in_memory is not None or has_own_precision(manifest):
+    if artifacts.in_memory is not None or manifest.has_own_precision:
         return None
     return options.precision or Precision.FLOAT32
 
@@ -535,7 +535,7 @@ class Session(Closeable):
         if not trace.recorder.wants(TraceLevel.HARDWARE_TRACE):
             yield
             return
-        with HardwareSampler(trace, self.description.device) as sampler:
+        with closing(HardwareSampler(trace, self.description.device)) as sampler:
             sampler.start()
             yield
 

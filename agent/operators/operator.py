@@ -31,6 +31,8 @@ Parameters: TypeAlias = Mapping[str, Any]
 """Each value is a ``ParameterValue`` of the type that its parameter has in the table."""
 Arrays: TypeAlias = Sequence[NDArray[Any]]
 
+EPSILON = 1e-5
+"""The constant that batch and layer normalisation add to the variance in fused operators."""
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -160,6 +162,21 @@ class Case:
         return self.parameters[name]
 
 
+@dataclass(frozen=True, slots=True)
+class OwnCase:
+    """A user's sizes and parameters for one operator of the table.
+
+    Attributes:
+        operator: Its name.
+        shapes: The shapes of some or all of its given inputs.
+        parameters: The parameters that differ from the defaults.
+    """
+
+    operator: str
+    shapes: Mapping[str, Shape] = field(default_factory=lambda: NOTHING)
+    parameters: Mapping[str, ParameterValue] = field(default_factory=lambda: NOTHING)
+
+
 Sizes: TypeAlias = tuple[Mapping[str, Shape], Mapping[str, ParameterValue]]
 """The shapes of a preset, and the parameters that differ from the defaults."""
 Presets: TypeAlias = Mapping[Preset, tuple[Sizes, ...]]
@@ -275,7 +292,7 @@ def sized(*shape: int, **parameters: Any) -> Sizes:
 
 
 FILES = (
-    *("arithmetic", "creation", "distributions", "gemm", "reduction", "indexing", "rearrange"),
+    *("arithmetic", "creation", "gemm", "reduction", "indexing", "rearrange"),
     *("convolution", "pooling", "normalization", "layers", "training", "optimizers", "fused"),
 )
 """The modules of ``agent.operators.table`` that define operators, in the table's order."""
@@ -377,7 +394,7 @@ class NotSupportedHereError(Exception):
     """An operator, or a form of it, that a framework lacks on this device; the message is the reason."""
 
 
-_FORM_FILES = ("arithmetic", "arrays", "layers", "training", "fused")
+_FORM_FILES = ("tensors", "layers", "training")
 
 
 @cache

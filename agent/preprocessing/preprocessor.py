@@ -17,7 +17,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.closeable import Closeable
 from inferometer.agent.preprocessing.inputs import (
     MAX_PIXELS,
     EncodedImage,
@@ -376,7 +375,7 @@ class RecordOptions:
     seed: int = 0
 
 
-class RecordReader(Closeable):
+class RecordReader(ABC):
     """Reads, decodes and preprocesses images like its framework. A damaged file may end the process.
 
     Args:
@@ -405,3 +404,7 @@ class RecordReader(Closeable):
         Raises:
             DatasetError: The framework cannot read or decode a record.
         """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Closes the file; calling it again does nothing."""

@@ -13,7 +13,6 @@ from pydantic import ValidationError
 
 from inferometer.agent.hardware.conditions import ConditionCounters, GpuCounters, ProcessorTimes
 from inferometer.agent.hardware.environment import Device, DeviceKind, Environment, Gpu, Precision, Weights
-from inferometer.agent.inference.predictor import has_own_precision
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.inference.stages import SystemDescription
 from inferometer.agent.preprocessing.inputs import (
@@ -360,7 +359,7 @@ def _precision_of(response: predict_pb2.OpenResponse, manifest: ModelManifest) -
     if response.precision == predict_pb2.PRECISION_OF_THE_FILE:
         return None
     if response.precision == predict_pb2.PRECISION_UNSPECIFIED:
-        return None if has_own_precision(manifest) else Precision.FLOAT32
+        return None if manifest.has_own_precision else Precision.FLOAT32
     return _read_precision(response.precision)
 
 

@@ -17,7 +17,6 @@ from typing import Any, TypeAlias, cast
 
 import grpc
 
-from inferometer.agent.closeable import Closeable
 from inferometer.agent.server.admission import client_of
 from inferometer.agent.server.calls import (
     NOT_ADMITTED,
@@ -191,7 +190,7 @@ _CLEANUP_S = 1.0
 _ENDING_S = 5.0
 
 
-class GrpcServer(Closeable):
+class GrpcServer:
     """A gRPC server on its own event loop. Call its methods from other threads."""
 
     def __init__(self, handler: grpc.GenericRpcHandler, options: Sequence[tuple[str, Any]]) -> None:

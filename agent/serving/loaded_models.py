@@ -7,12 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 from inferometer.agent.hardware.environment import Device
-from inferometer.agent.serving.served_model import ServedModel
+from inferometer.agent.serving.served_model import Lease, ServedModel
 from inferometer.manifests.errors import InferometerError, MemoryLimitError, SessionError, SessionLimitError
 
 
@@ -57,27 +57,6 @@ class Slot:
     kept: bool = False
     """Whether the model stays loaded even if it is idle for long."""
     listed: bool = True
-
-
-@dataclass(slots=True, eq=False)
-class Lease:
-    """A lease on a loaded model, which stays loaded until ``release`` or the end of a ``with`` block."""
-
-    model: ServedModel
-    _release: Callable[[], None] = field(repr=False)
-    _released: bool = False
-
-    def release(self) -> None:
-        """Releases the model; calling it again does nothing."""
-        if not self._released:
-            self._released = True
-            self._release()
-
-    def __enter__(self) -> ServedModel:
-        return self.model
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
 
 
 _BYTES_PER_MIB = 1024 * 1024

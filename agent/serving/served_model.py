@@ -1,4 +1,4 @@
-"""A loaded model whose requests, from threads and event loops alike, wait in one queue."""
+"""A loaded model whose requests, from threads and event loops alike, wait in one queue, and a lease on it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 
 from inferometer.agent.inference.session import Session
@@ -339,3 +340,24 @@ class ServedModel:
     def _on_close(self) -> None:
         self._closed.set()
         self._on_closed()
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """A lease on a loaded model, which stays loaded until ``release`` or the end of a ``with`` block."""
+
+    model: ServedModel
+    _release: Callable[[], None] = field(repr=False)
+    _released: bool = False
+
+    def release(self) -> None:
+        """Releases the model; calling it again does nothing."""
+        if not self._released:
+            self._released = True
+            self._release()
+
+    def __enter__(self) -> ServedModel:
+        return self.model
+
+    def __exit__(self, *_: object) -> None:
+        self.release()

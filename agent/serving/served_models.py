@@ -21,13 +21,12 @@ from packaging.version import InvalidVersion, Version
 
 from inferometer.agent.artifacts.locations import model_files
 from inferometer.agent.hardware.environment import Device, Precision, Weights, default_threads
-from inferometer.agent.inference.predictor import has_own_precision
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import Session, SessionOptions
 from inferometer.agent.serving.batching import BatchingOptions
-from inferometer.agent.serving.loaded_models import Borrowers, Lease, LoadedModels, Loading
+from inferometer.agent.serving.loaded_models import Borrowers, LoadedModels, Loading
 from inferometer.agent.serving.observers import QueueObserver
-from inferometer.agent.serving.served_model import ServedModel
+from inferometer.agent.serving.served_model import Lease, ServedModel
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.manifests.errors import ConfigurationError, one_line
 from inferometer.manifests.schema import ModelManifest
@@ -306,7 +305,7 @@ class ModelKey:
 
     def __init__(self, manifest: ModelManifest, options: SessionOptions, batching: BatchingOptions) -> None:
         framework = manifest.framework
-        if options.precision is None and not has_own_precision(manifest):  # which a client can also ask for
+        if options.precision is None and not manifest.has_own_precision:  # which a client can also ask for
             options = replace(options, precision=Precision.FLOAT32)
         name = manifest.name.casefold()
         self._parts = (

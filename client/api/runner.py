@@ -40,7 +40,6 @@ from inferometer.manifests.schema import ModelManifest
 
 if TYPE_CHECKING:
     from inferometer.client.remote.connection import RemoteOptions
-    from inferometer.client.remote.kserve.session import KServeSession
     from inferometer.client.remote.native.agent import RemoteAgent
     from inferometer.client.remote.openai.server import OpenAISystem
     from inferometer.evaluators.load.local_streams import LocalGeneration
@@ -194,9 +193,7 @@ class Systems:
             check_model(manifest, session, self._invocation.registry, in_memory=in_memory)
         return manifest
 
-    def _open_one(
-        self, request: SystemRequest, notify: Notify, trace: TraceScope | None
-    ) -> Session | KServeSession | RemoteAgent:
+    def _open_one(self, request: SystemRequest, notify: Notify, trace: TraceScope | None) -> TensorSystem:
         if not request.agents:
             return self._open_here(request, trace)
         if is_kserve(request.agents[0]):
@@ -237,7 +234,7 @@ class Systems:
             trace=trace,
         )
 
-    def _open_kserve(self, request: SystemRequest, notify: Notify) -> KServeSession:
+    def _open_kserve(self, request: SystemRequest, notify: Notify) -> TensorSystem:
         from inferometer.client.remote.kserve.opening import ModelChoice, open_kserve
 
         invocation = self._invocation

@@ -26,7 +26,6 @@ from inferometer.client.cli.options import tracer_options
 from inferometer.manifests.errors import ConfigurationError, OutputError, StoreError
 
 if TYPE_CHECKING:
-    from inferometer.agent.tracing.recorder import AttributeValue
     from inferometer.evaluators.evaluation import Evaluation, TraceSummary
     from inferometer.evaluators.traces.export import Spans
 
@@ -116,13 +115,10 @@ def _trace_of(evaluation: Evaluation) -> TraceSummary:
     return evaluation.trace
 
 
-def _resource(evaluation: Evaluation) -> dict[str, AttributeValue]:
+def _resource(evaluation: Evaluation) -> dict[str, str]:
     """Returns the resource attributes for spans that have none, such as spans from earlier versions."""
     environment = evaluation.system.environment
-    resource: dict[str, AttributeValue] = {
-        "service.name": "inferometer",
-        "service.version": environment.inferometer_version,
-    }
+    resource = {"service.name": "inferometer", "service.version": environment.inferometer_version}
     if environment.is_known:
         resource["host.name"] = environment.hostname
     return resource

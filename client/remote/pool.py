@@ -11,7 +11,6 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from inferometer.agent.closeable import Closeable
 from inferometer.agent.hardware.conditions import ConditionCounters
 from inferometer.agent.inference.stages import BatchResult, SystemDescription
 from inferometer.agent.preprocessing.inputs import Input
@@ -287,7 +286,7 @@ _LEAVING_S = 10.0
 _log = logging.getLogger(__name__)
 
 
-class AgentPool(Closeable):
+class AgentPool:
     """A model that is open on several agents; satisfies ``evaluators.evaluation.SystemUnderTest``.
 
     Batches go to free agents, and the results come in order. The batches of a lost agent go to another one;

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import pickle
 import time
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_futures
@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from inferometer.agent.child_process import CONTEXT, ChildProcess, end_children, received, sent, start_child
-from inferometer.agent.closeable import Closeable
 from inferometer.agent.inference.stages import InputFailure, Stage
 from inferometer.agent.preprocessing.inputs import dtype_of, size_of
 from inferometer.agent.preprocessing.preprocessor import Preprocessor, preprocessor_of
@@ -189,7 +188,7 @@ def _no_memory(size: int, error: Exception) -> ConfigurationError:
     )
 
 
-class Workers(Closeable):
+class Workers(ABC):
     """The interface of workers that fill rows, in the background or on demand. Use them from only one thread.
 
     After an exception other than an ``InferometerError``, such as KeyboardInterrupt, or after a worker
@@ -215,6 +214,10 @@ class Workers(Closeable):
         Raises:
             DatasetError: A worker process ended unexpectedly.
         """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends the workers; calling it again does nothing."""
 
     @property
     def processes(self) -> tuple[int, ...]:

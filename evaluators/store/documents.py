@@ -35,7 +35,6 @@ from typing import Any
 import numpy as np
 
 from inferometer.agent.hardware.environment import Device, DeviceKind, Environment, Gpu, Precision, Weights
-from inferometer.agent.inference.predictor import has_own_precision
 from inferometer.agent.inference.stages import SystemDescription
 from inferometer.agent.tracing.recorder import (
     COLUMNS,
@@ -431,6 +430,6 @@ def _precision(system: Stored, manifest: ModelManifest) -> Precision | None:
     """Returns a model's precision; old records lack it, and models in code then used float32."""
     if "precision" not in system:
         served_by_others = "://" in system.get("agent", "")
-        return None if served_by_others or has_own_precision(manifest) else Precision.FLOAT32
+        return None if served_by_others or manifest.has_own_precision else Precision.FLOAT32
     name = system["precision"]
     return None if name is None else Precision(name)

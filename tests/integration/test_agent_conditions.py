@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 
 import grpc
 import pytest
@@ -61,7 +62,7 @@ def test_a_closed_or_lost_agent_tells_nothing(start_agent):
 
 def test_a_pool_tells_those_of_every_agent(start_agent, spawn_agent):
     addresses = [start_agent().address, spawn_agent().address]
-    with open_agent_pool(addresses, lambda address: open_remote_agent(address, "Mean")) as pool:
+    with closing(open_agent_pool(addresses, lambda address: open_remote_agent(address, "Mean"))) as pool:
         found = pool.condition_counters()
 
     assert [each.process == os.getpid() for each in found] == [True, False]
@@ -70,6 +71,6 @@ def test_a_pool_tells_those_of_every_agent(start_agent, spawn_agent):
 def test_a_pool_in_which_one_tells_nothing_tells_nothing(start_agent, spawn_agent):
     agent = start_agent()
     addresses = [agent.address, spawn_agent().address]
-    with open_agent_pool(addresses, lambda address: open_remote_agent(address, "Mean")) as pool:
+    with closing(open_agent_pool(addresses, lambda address: open_remote_agent(address, "Mean"))) as pool:
         agent.stop(0)
         assert pool.condition_counters() == ()

@@ -99,7 +99,7 @@ def test_method_aside_answers_while_all_threads_are_busy(serve: Serve) -> None:
         server = GrpcServer(Dispatcher(methods, Calls(pool, side)), ())
         port = server.add_insecure_port("127.0.0.1:0")
         server.start()
-        with server, grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        with contextlib.closing(server), grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             calls = [channel.unary_unary("/T/Wait").future(b"x", timeout=TIMEOUT_S) for _ in range(2)]
             for _ in calls:
                 assert busy.acquire(timeout=TIMEOUT_S)

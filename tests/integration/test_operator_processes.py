@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from inferometer.agent.inference.registry import BUILTIN, FrameworkEntry, Registry
+from inferometer.agent.operators.operator import OwnCase
 from inferometer.evaluators.evaluation import Evaluation, Status
 from inferometer.evaluators.jobs.job import JobCallbacks, Progress
 from inferometer.evaluators.kinds.operators.job import FrameworkFacts, benchmark_operators
@@ -22,7 +23,7 @@ from inferometer.evaluators.kinds.operators.measurement import (
     Stop,
 )
 from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
-from inferometer.evaluators.kinds.operators.request import OperatorRequest, OwnCase
+from inferometer.evaluators.kinds.operators.request import OperatorRequest
 from inferometer.manifests.errors import (
     ConfigurationError,
     DeviceError,

@@ -38,7 +38,6 @@ from inferometer.agent.hardware.environment import FrameworkDetails, Precision, 
 from inferometer.agent.inference.predictor import (
     Predictor,
     has_numbers,
-    has_own_precision,
     inputs_of_examples,
     number_of,
     prediction_failure,
@@ -137,7 +136,7 @@ class MXNetPredictor(Predictor):
         """Finds the device, which must be a CPU for bfloat16; see ``Predictor``."""
         with ONE_AT_A_TIME:
             find_context(options.device, title_of(manifest))
-        lower = options.precision is Precision.BFLOAT16 and not has_own_precision(manifest)
+        lower = options.precision is Precision.BFLOAT16 and not manifest.has_own_precision
         if lower and options.device.is_gpu:
             why = "it has bfloat16 for a CPU only"
             raise refuse(title_of(manifest), options.precision, options.device, why)

@@ -28,8 +28,7 @@ from inferometer.agent.hardware.environment import (
     loaded_library,
     on_or_off,
 )
-from inferometer.agent.inference.predictor import CODE_FAILURES
-from inferometer.manifests.errors import ConfigurationError, DeviceError, one_line
+from inferometer.manifests.errors import CODE_FAILURES, ConfigurationError, DeviceError, one_line
 
 _BARRIER_TIMEOUT_S = 10.0
 

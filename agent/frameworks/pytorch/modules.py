@@ -26,8 +26,15 @@ from inferometer.agent.hardware.environment import (
     on_or_off,
     readable_cudnn_version,
 )
-from inferometer.agent.inference.predictor import CODE_FAILURES, has_numbers, number_of
-from inferometer.manifests.errors import ArtifactError, ConfigurationError, DeviceError, one_line, suggestion
+from inferometer.agent.inference.predictor import has_numbers, number_of
+from inferometer.manifests.errors import (
+    CODE_FAILURES,
+    ArtifactError,
+    ConfigurationError,
+    DeviceError,
+    one_line,
+    suggestion,
+)
 from inferometer.manifests.inputs import TensorSpec
 
 FAILURES = (*CODE_FAILURES, pickle.UnpicklingError, torch.jit.Error)

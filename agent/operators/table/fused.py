@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.operators.operator import (
+    EPSILON,
     Arrays,
     Case,
     Category,
@@ -30,9 +31,6 @@ from inferometer.agent.operators.operator import (
 from inferometer.agent.operators.table.layers import ROWS, dense_flops, dense_tensors, gelu, log_softmax
 
 _Array: TypeAlias = NDArray[Any]
-
-EPSILON = 1e-5
-"""The constant that batch and layer normalisation add to the variance."""
 
 _FAR = 12.0
 """The size of the dominant summand before a relu; other summands have standard deviations of 1 to 2.

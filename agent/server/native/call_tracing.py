@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
 import grpc
 
-from inferometer.agent.closeable import Closeable
 from inferometer.agent.hardware.environment import AGENT_SERVICE, process_resource
 from inferometer.agent.protocol.conversion import TracePart
 from inferometer.agent.protocol.status import LAYERS_KEY, LEVEL_KEY, status_code
@@ -33,7 +32,7 @@ def agent_resource() -> Attributes:
     return process_resource(AGENT_SERVICE, secrets.token_hex())
 
 
-class CallTrace(Closeable):
+class CallTrace(AbstractContextManager["CallTrace"]):
     """The trace of one call until it is closed; without an ``export``, the client receives the spans.
 
     ``scope`` is a child of the call's own span, which begins at construction and ends with the last part.

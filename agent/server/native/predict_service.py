@@ -31,8 +31,8 @@ from inferometer.agent.server.admission import Limits, StreamLimit
 from inferometer.agent.server.calls import CallContext, Codec, Method, finished, methods_of
 from inferometer.agent.server.native.call_tracing import CallTrace, ServerTracing
 from inferometer.agent.server.native.sessions import ModelFinder, Sessions
-from inferometer.agent.serving.loaded_models import Lease
 from inferometer.agent.serving.observers import is_about
+from inferometer.agent.serving.served_model import Lease
 from inferometer.agent.serving.served_models import ServedModels
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.manifests.errors import ConfigurationError, InputError, RequestCancelledError

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import SessionOptions, select_model
 from inferometer.agent.protocol.conversion import read_options
-from inferometer.agent.serving.loaded_models import Lease
-from inferometer.agent.serving.served_model import ServedModel
+from inferometer.agent.serving.served_model import Lease, ServedModel
 from inferometer.agent.serving.served_models import ModelSettings
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import SessionError, SessionLimitError

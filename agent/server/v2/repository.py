@@ -24,8 +24,7 @@ from inferometer.agent.preprocessing.inputs import blank
 from inferometer.agent.server.admission import MAX_INPUTS
 from inferometer.agent.server.v2.model_messages import LoadParameters
 from inferometer.agent.serving.batching import BatchingOptions
-from inferometer.agent.serving.loaded_models import Lease
-from inferometer.agent.serving.served_model import ServedModel
+from inferometer.agent.serving.served_model import Lease, ServedModel
 from inferometer.agent.serving.served_models import (
     ModelKey,
     ModelState,

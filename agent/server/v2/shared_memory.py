@@ -30,7 +30,6 @@ from dataclasses import dataclass
 from typing import TypeAlias
 from urllib.parse import unquote
 
-from inferometer.agent.closeable import Closeable
 from inferometer.agent.open_inference.codec import (
     BYTE_SIZE,
     OFFSET,
@@ -81,7 +80,7 @@ class _Connection:
         return self.ports + addresses + bytes(4) + _NO_DIAG_COOKIE
 
 
-class LocalPeers(Closeable):
+class LocalPeers:
     """Checks peers in gRPC's notation: ``ipv4:127.0.0.1:1234``, ``ipv6:[::1]:1234``.
 
     A loopback address alone says little, because every user of the host can connect from it: the kernel is

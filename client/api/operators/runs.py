@@ -9,7 +9,7 @@ from functools import cached_property
 from typing_extensions import Unpack
 
 from inferometer.agent.hardware.environment import CPU, Device, DeviceKind
-from inferometer.agent.operators.operator import NOTHING, ParameterValue, Preset
+from inferometer.agent.operators.operator import NOTHING, OwnCase, ParameterValue, Preset
 from inferometer.client.api import results
 from inferometer.client.api.arguments import DeclaredOperatorArguments
 from inferometer.client.api.invocation import library_invocation
@@ -21,7 +21,7 @@ from inferometer.evaluators.kinds.operators.job import operators_job
 from inferometer.evaluators.kinds.operators.measurement import MachinePeak, OperatorMeasurement
 from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
 from inferometer.evaluators.kinds.operators.report import OperatorsReport, operator_lines
-from inferometer.evaluators.kinds.operators.request import FORMS, OperatorRequest, OwnCase, known, presets_of
+from inferometer.evaluators.kinds.operators.request import FORMS, OperatorRequest, known, presets_of
 from inferometer.evaluators.reports.base import Row
 from inferometer.manifests.errors import ConfigurationError
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 
-from inferometer.agent.closeable import Closeable
 from inferometer.client.remote.address import AgentAddress, KServeAddress
 from inferometer.client.remote.connection import RemoteOptions
 from inferometer.client.remote.kserve.server import KServeConnection, KServeServer
@@ -22,7 +21,7 @@ _USUAL = bytes.fromhex("62082a02080132020801")
 """The ``optimization`` that Triton gives every model, encoded; it does so again with a load without it."""
 
 
-class ModelControl(Closeable):
+class ModelControl:
     """Serves a model in one way after the other, and as before when it is closed.
 
     Each way is a ``load`` of the repository extension with a model configuration: that of the server before,

@@ -22,7 +22,7 @@ from inferometer.evaluators.statistics import (
     TimeFigures,
     batches_for_interval,
     figures_of,
-    percentile,
+    half_width,
     serial_percentile_interval,
     trimmed_mean,
 )
@@ -267,13 +267,3 @@ def reached(full_ns: NDArray[np.int64], target_percent: float) -> bool:
 def _length(full_ns: NDArray[np.int64], target: float) -> int:
     share = half_width(full_ns) or 0.0
     return max(len(full_ns), math.ceil(len(full_ns) * (_LENGTH_MARGIN * share / target) ** 2))
-
-
-def half_width(full_ns: NDArray[np.int64]) -> float | None:
-    """Returns the longer side of p50's interval, as a fraction of p50; None if there is no interval."""
-    if len(full_ns) < batches_for_interval(full_ns):
-        return None
-    found, p50_ns = serial_percentile_interval(full_ns, 50), percentile(full_ns, 50)
-    if found is None:
-        return None
-    return max(found.high - p50_ns, p50_ns - found.low) / p50_ns if p50_ns else 0.0

@@ -177,7 +177,7 @@ def ingest(
         overlap=data.prefetch > 0,
     )
     with ExitStack() as opened:
-        dataset = opened.enter_context(closing(data.open(resources.catalog, resources.cache)))
+        dataset = opened.enter_context(closing(data.open(resources)))
         cache = before_reading(dataset.files(), drop_first=data.drop_cache)
         if data.drop_cache and not cache.dropped:
             callbacks.on_warning(f"drop_cache: {cache.reason}")

@@ -6,25 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from inferometer.agent.hardware.environment import Precision
-from inferometer.agent.operators.operator import ParameterValue, Shape, operators
+from inferometer.agent.operators.operator import OwnCase, ParameterValue, Shape, operators
 from inferometer.agent.tracing.recorder import SpanChunk, TraceLevel
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
 from inferometer.evaluators.kinds.operators.measurement import OperatorRow
 from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
 from inferometer.evaluators.kinds.operators.report import OperatorSummary
-from inferometer.evaluators.kinds.operators.request import OperatorRequest, OwnCase
-from inferometer.evaluators.kinds.operators.traced import mxnet, onnxruntime, pytorch
-from inferometer.evaluators.kinds.operators.traced.layer_case import NoRowError, Reader
+from inferometer.evaluators.kinds.operators.request import OperatorRequest
+from inferometer.evaluators.kinds.operators.traced import READERS, NoRowError
 from inferometer.evaluators.statistics import percentile
 from inferometer.evaluators.traces.layers import Layer, layers
 from inferometer.manifests.errors import ConfigurationError
-
-_READERS: Mapping[str, Reader] = {
-    "PyTorch": pytorch.read,
-    "MXNet": mxnet.read,
-    "ONNXRuntime": onnxruntime.read,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +110,7 @@ def read_traced_operators(
             f"{who} has no layers, because it ran with --trace_level={evaluation.trace_level.name}; "
             "evaluate with --trace_level=FRAMEWORK_TRACE"
         )
-    if framework not in _READERS:
+    if framework not in READERS:
         raise ConfigurationError(f"{who}: the layers of {framework} cannot be read as operators")
     found = layers(chunks, evaluation.measurement.full)
     if not found:
@@ -131,7 +124,7 @@ def _grouped(evaluation_id: str, framework: str, found: Sequence[Layer]) -> Trac
     for layer in found:
         own_ns = percentile(layer.durations_ns, 50)
         try:
-            case = _checked(_READERS[framework](layer))
+            case = _checked(READERS[framework](layer))
         except NoRowError as error:
             kept = without.get((layer.type, str(error)), LayersWithoutRow(layer.type, 0, 0.0, str(error)))
             without[layer.type, str(error)] = replace(

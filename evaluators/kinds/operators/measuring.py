@@ -19,7 +19,6 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.predictor import CODE_FAILURES
 from inferometer.agent.operators.operator import (
     Case,
     NotSupportedHereError,
@@ -44,7 +43,7 @@ from inferometer.evaluators.kinds.operators.options import Cache, Mode, Operator
 from inferometer.evaluators.kinds.operators.peak import copies_beyond, last_level_cache_bytes, sweep
 from inferometer.evaluators.kinds.operators.request import draw_inputs
 from inferometer.evaluators.kinds.operators.timing import time_operator
-from inferometer.manifests.errors import InferometerError, one_line
+from inferometer.manifests.errors import CODE_FAILURES, InferometerError, one_line
 
 ALLOCATOR, PROCESS = "allocator", "process"
 _OWN = Path("/proc/self")

@@ -17,7 +17,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 from inferometer.agent.hardware.environment import CPU, Device, DeviceKind
 from inferometer.agent.inference.registry import FrameworkEntry, Registry
 from inferometer.agent.operators.operator import (
-    NOTHING,
     Case,
     Operator,
     OperatorRunner,
+    OwnCase,
     ParameterValue,
     Preset,
     RunnerOptions,
@@ -45,21 +45,6 @@ from inferometer.agent.operators.operator import (
 from inferometer.evaluators.kinds.operators.options import PROFILERS, Mode, OperatorOptions
 from inferometer.manifests.errors import ConfigurationError, FrameworkUnavailableError, suggestion
 from inferometer.manifests.loader import read_yaml
-
-
-@dataclass(frozen=True, slots=True)
-class OwnCase:
-    """A user's sizes and parameters for one operator of the table.
-
-    Attributes:
-        operator: Its name.
-        shapes: The shapes of some or all of its given inputs.
-        parameters: The parameters that differ from the defaults.
-    """
-
-    operator: str
-    shapes: Mapping[str, Shape] = field(default_factory=lambda: NOTHING)
-    parameters: Mapping[str, ParameterValue] = field(default_factory=lambda: NOTHING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

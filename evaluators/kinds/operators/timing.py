@@ -20,10 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.operators.operator import OperatorCall
-from inferometer.evaluators.kinds.batches.measurement import half_width
 from inferometer.evaluators.kinds.operators.measurement import Stop
 from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
-from inferometer.evaluators.statistics import AUTOCORRELATION_TIMES, batches_for_interval
+from inferometer.evaluators.statistics import AUTOCORRELATION_TIMES, batches_for_interval, half_width
 
 MOST_TIMES = 100_000
 """The maximum number of times that a row keeps."""

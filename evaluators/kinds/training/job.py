@@ -346,7 +346,7 @@ def _open_sources(
             raise ConfigurationError(
                 f"model {manifest.name} is trained with CTC, for which only synthetic data has labels"
             )
-        training = opened.enter_context(closing(request.data.open(resources.catalog, resources.cache)))
+        training = opened.enter_context(closing(request.data.open(resources)))
         _check_classes(training, manifest)
     if request.validation is not None:
         if manifest.output.type != "classification":
@@ -354,7 +354,7 @@ def _open_sources(
                 f"validation_dataset needs a classifier, but the output of {manifest.name} has no classes"
             )
         found = replace(request.data, path=None, name=request.validation, on_device=False)
-        validation = opened.enter_context(closing(found.open(resources.catalog, resources.cache)))
+        validation = opened.enter_context(closing(found.open(resources)))
         _check_classes(validation, manifest)
     return _Sources(training, validation)
 

@@ -32,13 +32,11 @@ from inferometer.evaluators.loading.options import DataOptions
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
 if TYPE_CHECKING:
-    from inferometer.agent.artifacts.files import ArtifactCache
     from inferometer.agent.training.trainer import OptimizerOptions, Rank
     from inferometer.evaluators.datasets.base import Dataset
-    from inferometer.evaluators.jobs.job import SystemRequest
+    from inferometer.evaluators.jobs.job import JobResources, SystemRequest
     from inferometer.evaluators.loading.options import LoaderOptions
     from inferometer.evaluators.loading.page_cache import CachedShare
-    from inferometer.manifests.catalog import Catalog
 
 SYNTHETIC = "synthetic"
 LOADERS = ("threads", "processes")
@@ -194,7 +192,7 @@ class TrainingData:
             **more,
         )
 
-    def open(self, catalog: Catalog, cache: ArtifactCache | None) -> Dataset:
+    def open(self, resources: JobResources) -> Dataset:
         """Opens the dataset.
 
         Raises:
@@ -204,7 +202,7 @@ class TrainingData:
         from inferometer.evaluators.datasets.opening import open_dataset, open_path
 
         if self.name is not None:
-            return open_dataset(catalog.find_dataset(self.name), cache)
+            return open_dataset(resources.catalog.find_dataset(self.name), resources.cache)
         if self.path is None:
             raise ConfigurationError("synthetic data has no dataset")
         return open_path(self.path, "vision", self.backend)

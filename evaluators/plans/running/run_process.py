@@ -25,7 +25,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,6 @@ from typing import Any
 
 import psutil
 
-from inferometer.agent.closeable import Closeable
 from inferometer.agent.files import lock
 from inferometer.agent.hardware.conditions import GpuUseReader, process_tree
 from inferometer.agent.training.rank_environment import expand_hosts
@@ -117,7 +116,7 @@ class MonitorSummary:
         return {**asdict(self), "own_share": self.own_share}
 
 
-class Monitor(Closeable):
+class Monitor:
     """Samples a process and all its descendants, from ``start`` to ``stop``.
 
     Args:
@@ -376,7 +375,7 @@ def _run(folder: RunFolder, spec: RunSpec, locked: Sequence[int], *, linked: boo
             threading.Thread(target=_end_with_driver, args=(process,), daemon=True).start()
         _forward_signals(process, ended_by)
         joined = partial(container_process, spec.container_pid)
-        with Monitor(process.pid, spec.monitor_s, joined) as monitor:
+        with closing(Monitor(process.pid, spec.monitor_s, joined)) as monitor:
             monitor.start()
             try:
                 process.wait(spec.timeout_s)

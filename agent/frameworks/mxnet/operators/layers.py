@@ -1,20 +1,22 @@
 """Network layers in MXNet: activations, dense layers, convolutions, poolings and others.
 
-It also has resizing, image sampling, normalizations and recurrent layers. In training, ``BatchNorm`` adds the
+It also has resizing, image sampling, normalizations, recurrent layers, and fused operators, built from their
+parts; MXNet's oneDNN pass over a symbol fuses some of them. In training, ``BatchNorm`` adds the
 squares of a channel sequentially in float32: with two million elements per channel, its variance is off by
 1e-3 to 3e-3, more with fewer threads, with and without oneDNN.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from math import sqrt
 from typing import Any
 
 from inferometer.agent.frameworks.mxnet.operators.runner import Block, Form, Function, with_parameters
 from inferometer.agent.frameworks.mxnet.runtime import mxnet
-from inferometer.agent.operators.operator import Case
+from inferometer.agent.operators.operator import EPSILON, Case
 from inferometer.agent.operators.table.convolution import (
     Window,
     channels_of,
@@ -210,6 +212,88 @@ def _recurrent_form(mode: str, api: str, block: Any, **more: str) -> Form:
     )
 
 
+def _fused_convolution(mx: Any, case: Case) -> Function:
+    return partial(
+        mx.Convolution,
+        kernel=case["kernel"],
+        stride=case["stride"],
+        pad=case["pad"],
+        num_filter=case["channels"],
+    )
+
+
+def _relu(mx: Any, data: Any) -> Any:
+    # oneDNN's pass joins Activation, and leaves the operator relu alone
+    return mx.Activation(data, act_type="relu")
+
+
+def _then_relu(before: Callable[[Any, Case], Function]) -> Callable[[Any, Case], Function]:
+    def make(mx: Any, case: Case) -> Function:
+        function = before(mx, case)
+        return lambda *arrays: _relu(mx, function(*arrays))
+
+    return make
+
+
+def _normalized_convolution(mx: Any, case: Case) -> Any:
+    convolution = _fused_convolution(mx, case)
+
+    def run(data: Any, weight: Any, bias: Any, gamma: Any, beta: Any, mean: Any, var: Any) -> Any:
+        made = convolution(data, weight, bias)
+        return mx.BatchNorm(made, gamma, beta, mean, var, eps=EPSILON, fix_gamma=False, use_global_stats=True)
+
+    return run
+
+
+def _dense(mx: Any, case: Case) -> Function:
+    return partial(mx.FullyConnected, num_hidden=case["units"], flatten=False)
+
+
+def _dense_gelu(mx: Any, case: Case) -> Function:
+    dense = _dense(mx, case)
+    return lambda *arrays: mx.LeakyReLU(dense(*arrays), act_type="gelu")
+
+
+def _residual(mx: Any, _: Case) -> Any:
+    return lambda data, residual, gamma, beta: mx.LayerNorm(
+        mx.elemwise_add(data, residual), gamma, beta, eps=EPSILON
+    )
+
+
+def _attention(mx: Any, case: Case) -> Any:
+    batch, heads, rows, size = case.shapes["query"]
+    scale = 1 / sqrt(size)
+
+    def run(query: Any, key: Any, value: Any) -> Any:
+        # batch_dot has one axis for batches; a reshape moves nothing
+        flat = [mx.reshape(each, (-3, -2)) for each in (query, key, value)]
+        scores = mx.softmax(mx.batch_dot(flat[0], flat[1], transpose_b=True) * scale, axis=-1)
+        return mx.reshape(mx.batch_dot(scores, flat[2]), (batch, heads, rows, size))
+
+    return run
+
+
+_FUSED: Mapping[str, Form] = {
+    "conv2d_relu": Form(
+        "Convolution Activation", _then_relu(_fused_convolution), ("Convolution", "Activation")
+    ),
+    "conv2d_batch_norm": Form("Convolution BatchNorm", _normalized_convolution, ("Convolution", "BatchNorm")),
+    "conv2d_batch_norm_relu": Form(
+        "Convolution BatchNorm Activation",
+        _then_relu(_normalized_convolution),
+        ("Convolution", "BatchNorm", "Activation"),
+    ),
+    "dense_relu": Form("FullyConnected Activation", _then_relu(_dense), ("FullyConnected", "Activation")),
+    "dense_gelu": Form("FullyConnected LeakyReLU", _dense_gelu, ("FullyConnected", "LeakyReLU")),
+    "add_relu": Form(
+        "elemwise_add Activation", _then_relu(lambda mx, _: mx.elemwise_add), ("elemwise_add", "Activation")
+    ),
+    "layer_norm_residual": Form("elemwise_add LayerNorm", _residual, ("elemwise_add", "LayerNorm")),
+    "scaled_dot_product_attention": Form(
+        "batch_dot _mul_scalar softmax batch_dot", _attention, ("batch_dot", "_mul_scalar", "softmax")
+    ),
+}
+
 FORMS: Mapping[str, Form] = {
     "relu": _activation("relu", "relu"),
     "leaky_relu": _leaky("leaky", "LeakyReLU", "slope"),
@@ -375,6 +459,7 @@ FORMS: Mapping[str, Form] = {
     "rnn_relu": _recurrent_form("rnn_relu", "RNN", _RNN, activation="relu"),
     "lstm": _recurrent_form("lstm", "LSTM", _LSTM),
     "gru": _recurrent_form("gru", "GRU", _GRU),
+    **_FUSED,
 }
 
 

@@ -1,7 +1,7 @@
 """Network layers in ONNX: activations, dense layers, convolutions, poolings and others.
 
-It also has resizing, image sampling, normalizations, and recurrent layers, whose output loses its axis of
-directions.
+It also has resizing, image sampling, normalizations, recurrent layers, whose output loses its axis of
+directions, and fused operators: parts that ONNX Runtime's optimiser fuses, or its own fused operators.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from inferometer.agent.frameworks.onnxruntime.operators.runner import (
     single,
     with_numbers,
 )
-from inferometer.agent.operators.operator import Case
+from inferometer.agent.operators.operator import EPSILON, Case
 from inferometer.agent.operators.table.convolution import Window, groups_of, output_pad_of, pair_of, window_of
 
 
@@ -211,6 +212,87 @@ def _recurrent_form(kind: str, order: Sequence[int], *states: str, **more: Any) 
     return Form(f"{kind} Squeeze", partial(_recurrent, kind, states, more), partial(_arranged_gates, order))
 
 
+_STATISTICS = ("gamma", "beta", "mean", "var")
+
+
+def _convolution(case: Case, output: str) -> onnx.NodeProto:
+    pads = [*case["pad"], *case["pad"]]
+    attributes = {"kernel_shape": case["kernel"], "strides": case["stride"], "pads": pads}
+    return node("Conv", "data", "weight", "bias", output=output, **attributes)
+
+
+def _normalized_convolution(case: Case, _: np.dtype[Any], *, relu: bool = False) -> Graph:
+    nodes = [
+        _convolution(case, "made"),
+        node(
+            "BatchNormalization",
+            "made",
+            *_STATISTICS,
+            output="normalized" if relu else "output",
+            epsilon=EPSILON,
+        ),
+    ]
+    # the optimiser folds the normalisation into a weight and bias that do not change, and only into such; the
+    # convolution itself depends on the data and stays
+    fixed = ("weight", "bias", *_STATISTICS)
+    return Graph([*nodes, *([node("Relu", "normalized")] if relu else [])], fixed=fixed)
+
+
+def _chain(*nodes: onnx.NodeProto) -> Any:
+    return lambda *_: Graph(nodes)
+
+
+def _gemm(output: str) -> onnx.NodeProto:
+    return node("Gemm", "data", "weight", "bias", output=output, transB=1)
+
+
+def _attention(case: Case, dtype: np.dtype[Any]) -> Graph:
+    nodes: Sequence[onnx.NodeProto] = [
+        node("Transpose", "key", output="turned", perm=[0, 1, 3, 2]),
+        node("MatMul", "query", "turned", output="products"),
+        node("Mul", "products", "scale", output="scores"),
+        node("Softmax", "scores", output="weights", axis=-1),
+        node("MatMul", "weights", "value"),
+    ]
+    return Graph(nodes, constants={"scale": np.array(1 / sqrt(case.shapes["query"][-1]), dtype)})
+
+
+_ATTENTION = Graph([node("Attention", "query", "key", "value")], opset=23)
+
+_FUSED: Mapping[str, Form] = {
+    "conv2d_relu": Form(
+        "Conv Relu", lambda case, _: Graph([_convolution(case, "made"), node("Relu", "made")])
+    ),
+    "conv2d_batch_norm": Form("Conv BatchNormalization", _normalized_convolution),
+    "conv2d_batch_norm_relu": Form(
+        "Conv BatchNormalization Relu", partial(_normalized_convolution, relu=True)
+    ),
+    "dense_relu": Form("Gemm Relu", _chain(_gemm("made"), node("Relu", "made"))),
+    # The optimiser leaves Gemm and Gelu, and makes a Gemm of MatMul and Add before it looks for a BiasGelu.
+    "dense_gelu": Form(
+        "Gemm Gelu",
+        _chain(_gemm("made"), node("Gelu", "made")),
+        joined=Form(
+            "FusedMatMul BiasGelu",
+            _chain(
+                node("FusedMatMul", "data", "weight", output="product", transB=1, domain=CONTRIBUTED),
+                node("BiasGelu", "product", "bias", domain=CONTRIBUTED),
+            ),
+        ),
+    ),
+    "add_relu": Form("Add Relu", _chain(node("Add", "lhs", "rhs", output="sum"), node("Relu", "sum"))),
+    "layer_norm_residual": Form(
+        "Add LayerNormalization",
+        _chain(
+            node("Add", "data", "residual", output="sum"),
+            node("LayerNormalization", "sum", "gamma", "beta", axis=-1, epsilon=EPSILON),
+        ),
+    ),
+    "scaled_dot_product_attention": Form(
+        "Transpose MatMul Mul Softmax MatMul", _attention, joined=Form("Attention", lambda *_: _ATTENTION)
+    ),
+}
+
 FORMS: Mapping[str, Form] = {
     "relu": single("Relu", "data"),
     "leaky_relu": single("LeakyRelu", "data", of={"alpha": "slope"}),
@@ -293,6 +375,7 @@ FORMS: Mapping[str, Form] = {
     "lstm": _recurrent_form("LSTM", (0, 3, 1, 2), "state", "cell"),
     # update, reset, new
     "gru": _recurrent_form("GRU", (1, 0, 2), "state", linear_before_reset=1),
+    **_FUSED,
 }
 
 

@@ -35,7 +35,7 @@ from inferometer.manifests.errors import (
     ManifestError,
     UnknownModelError,
 )
-from inferometer.manifests.files import BUILTIN
+from inferometer.manifests.loader import BUILTIN
 from tools.train_toy_llama import write_tensors
 
 SHIPPED = BUILTIN / "models" / "ToyLlama"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 
 import pynvml
 import pytest
@@ -68,7 +69,7 @@ def test_a_gpu_that_cannot_be_read_is_noted(scope: TraceScope, monkeypatch: pyte
 
     monkeypatch.setattr(pynvml, "nvmlInit", fail)
 
-    with HardwareSampler(scope, GPU) as sampler:
+    with closing(HardwareSampler(scope, GPU)) as sampler:
         sampler.start()
 
     assert "NVML cannot read it" in scope.recorder.notes[0]

@@ -6,20 +6,20 @@ import numpy as np
 import pytest
 
 from inferometer.agent.operators.operator import Preset, operators
-from inferometer.agent.operators.table import distributions
-from inferometer.agent.operators.table.distributions import is_drawn_from
+from inferometer.agent.operators.table import creation
+from inferometer.agent.operators.table.creation import is_drawn_from
 from inferometer.evaluators.kinds.operators.request import draw_inputs
 
 SHAPE = (100, 200)
 RANDOM = np.random.default_rng(5)
 DRAWN = {
-    "uniform": (distributions.uniform(-1, 3), RANDOM.uniform(-1, 3, SHAPE)),
-    "normal": (distributions.normal(2, 3), RANDOM.normal(2, 3, SHAPE)),
-    "gamma": (distributions.gamma(2, 0.5), RANDOM.gamma(2, 0.5, SHAPE)),
-    "exponential": (distributions.exponential(4), RANDOM.exponential(1 / 4, SHAPE)),
-    "poisson": (distributions.poisson(4), RANDOM.poisson(4, SHAPE)),
-    "negative_binomial": (distributions.negative_binomial(4, 0.3), RANDOM.negative_binomial(4, 0.3, SHAPE)),
-    "discrete_uniform": (distributions.discrete_uniform(3, 9), RANDOM.integers(3, 9, SHAPE)),
+    "uniform": (creation.uniform(-1, 3), RANDOM.uniform(-1, 3, SHAPE)),
+    "normal": (creation.normal(2, 3), RANDOM.normal(2, 3, SHAPE)),
+    "gamma": (creation.gamma(2, 0.5), RANDOM.gamma(2, 0.5, SHAPE)),
+    "exponential": (creation.exponential(4), RANDOM.exponential(1 / 4, SHAPE)),
+    "poisson": (creation.poisson(4), RANDOM.poisson(4, SHAPE)),
+    "negative_binomial": (creation.negative_binomial(4, 0.3), RANDOM.negative_binomial(4, 0.3, SHAPE)),
+    "discrete_uniform": (creation.discrete_uniform(3, 9), RANDOM.integers(3, 9, SHAPE)),
 }
 
 
@@ -58,7 +58,7 @@ def test_the_reason_names_what_is_wrong(changed, message):
     found = np.random.default_rng(1).uniform(0, 1, SHAPE)
 
     with pytest.raises(ValueError, match=message):
-        is_drawn_from(distributions.uniform(0, 1), [changed(found)], SHAPE)
+        is_drawn_from(creation.uniform(0, 1), [changed(found)], SHAPE)
 
 
 @pytest.mark.parametrize("name", [name for name in operators() if name.startswith("sample_")])
@@ -82,7 +82,7 @@ def test_each_row_of_samples_has_the_parameters_of_its_distribution(name):
 
 def test_fractions_are_no_counts():
     with pytest.raises(ValueError, match="a value is not an integer"):
-        is_drawn_from(distributions.poisson(4), [RANDOM.gamma(4, 1, SHAPE)], SHAPE)
+        is_drawn_from(creation.poisson(4), [RANDOM.gamma(4, 1, SHAPE)], SHAPE)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int64])

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -12,7 +12,7 @@ from inferometer.manifests.errors import ConfigurationError, InputError
 
 @pytest.fixture
 def peers():
-    with LocalPeers() as found:
+    with closing(LocalPeers()) as found:
         yield found
 
 
@@ -99,7 +99,7 @@ def test_an_agent_may_listen_everywhere_or_at_a_name(peers, connect, host, liste
 
 def test_a_connection_to_another_server_is_none_to_this_agent(peers, connect):
     peer = connect()
-    with LocalPeers() as others, pytest.raises(InputError, match="the user who runs the agent"):
+    with closing(LocalPeers()) as others, pytest.raises(InputError, match="the user who runs the agent"):
         others.check(peer)
 
 

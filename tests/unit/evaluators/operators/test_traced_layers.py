@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 
 from inferometer.agent.operators.operator import Case, operators
-from inferometer.evaluators.kinds.operators.traced import mxnet, onnxruntime, pytorch
-from inferometer.evaluators.kinds.operators.traced.layer_case import NoRowError
+from inferometer.evaluators.kinds.operators.traced import (
+    NoRowError,
+    read_mxnet,
+    read_onnxruntime,
+    read_pytorch,
+)
 from inferometer.evaluators.traces.layers import Layer
 
 STRIDED = {"stride": (2, 2), "pad": (1, 1), "dilate": (1, 1), "kernel": (3, 3)}
@@ -22,13 +26,13 @@ def layer(type_: str, inputs: str, outputs: str = "", arguments: tuple[str, ...]
     ("read", "given"),
     [
         (
-            pytorch.read,
+            read_pytorch,
             layer(
                 "aten::conv2d", "2x8x32x32 6x4x3x3", arguments=("", "", "", "[2, 2]", "[1, 1]", "[1, 1]", "2")
             ),
         ),
         (
-            mxnet.read,
+            read_mxnet,
             layer(
                 "Convolution",
                 "2x8x32x32 6x4x3x3",
@@ -38,7 +42,7 @@ def layer(type_: str, inputs: str, outputs: str = "", arguments: tuple[str, ...]
                 ),
             ),
         ),
-        (onnxruntime.read, layer("Conv", "2x8x32x32 6x4x3x3", "2x6x16x16")),
+        (read_onnxruntime, layer("Conv", "2x8x32x32 6x4x3x3", "2x6x16x16")),
     ],
 )
 def test_a_convolution_has_its_sizes_its_window_and_its_groups(read, given):
@@ -67,7 +71,7 @@ def own_case(case) -> Case:
 def test_onnx_runtime_tells_a_window_by_the_shapes_alone(sizes, window):
     size, kernel, output = sizes
 
-    case = onnxruntime.read(layer("Conv", f"1x3x{size} 8x3x{kernel} 8", f"1x8x{output}"))
+    case = read_onnxruntime(layer("Conv", f"1x3x{size} 8x3x{kernel} 8", f"1x8x{output}"))
 
     assert tuple(case.parameters[name] for name in ("kernel", "stride", "pad")) == window
     assert case.parameters["bias"] is True
@@ -80,7 +84,7 @@ def test_a_fused_convolution_of_mxnet_has_the_bias_that_its_normalization_become
         "Activation(act_type=relu)",
     )
 
-    case = mxnet.read(layer("_sg_mkldnn_conv", "2x8x4x4 16x8x1x1 16 16 16 16", arguments=parts))
+    case = read_mxnet(layer("_sg_mkldnn_conv", "2x8x4x4 16x8x1x1 16 16 16 16", arguments=parts))
 
     assert (case.operator, case.parameters["bias"]) == ("conv2d", True)
     assert case.parameters["stride"] == (1, 1)
@@ -88,8 +92,8 @@ def test_a_fused_convolution_of_mxnet_has_the_bias_that_its_normalization_become
 
 
 def test_a_sum_is_one_that_broadcasts_where_the_shapes_differ():
-    same = pytorch.read(layer("aten::add", "2x3 2x3", arguments=("", "", "1")))
-    wider = pytorch.read(layer("aten::add", "2x3 3", arguments=("", "", "1")))
+    same = read_pytorch(layer("aten::add", "2x3 2x3", arguments=("", "", "1")))
+    wider = read_pytorch(layer("aten::add", "2x3 3", arguments=("", "", "1")))
 
     assert (same.operator, wider.operator) == ("add", "broadcast_add")
     assert wider.shapes == {"lhs": (2, 3), "rhs": (3,)}
@@ -98,16 +102,16 @@ def test_a_sum_is_one_that_broadcasts_where_the_shapes_differ():
 @pytest.mark.parametrize(
     ("read", "given", "reason"),
     [
-        (pytorch.read, layer("aten::conv2d", "2x8x32x32 6x4x3x3"), "trace the model again"),
-        (pytorch.read, layer("aten::detach", "2x8"), "computes nothing"),
-        (pytorch.read, layer("aten::median", "2x8"), "no such operator"),
-        (pytorch.read, layer("aten::add", "2x8", arguments=("", "2", "1")), "operand is a number"),
-        (pytorch.read, layer("aten::dropout", "2x8", arguments=("", "0.5", "False")), "nothing in inference"),
-        (pytorch.read, layer("aten::relu", ""), "does not show its shapes"),
-        (mxnet.read, layer("Convolution", "2x8x32x32"), "trace the model again"),
-        (mxnet.read, layer("Crop", "2x8", arguments=("Crop(offset=(1, 1))",)), "no such operator"),
-        (onnxruntime.read, layer("MaxPool", "2x8x4x4", "2x8x2x2"), "does not show its window"),
-        (onnxruntime.read, layer("Conv", "1x3x8x8 8x3x3x3", "1x8x9x9"), "no stride and padding fit"),
+        (read_pytorch, layer("aten::conv2d", "2x8x32x32 6x4x3x3"), "trace the model again"),
+        (read_pytorch, layer("aten::detach", "2x8"), "computes nothing"),
+        (read_pytorch, layer("aten::median", "2x8"), "no such operator"),
+        (read_pytorch, layer("aten::add", "2x8", arguments=("", "2", "1")), "operand is a number"),
+        (read_pytorch, layer("aten::dropout", "2x8", arguments=("", "0.5", "False")), "nothing in inference"),
+        (read_pytorch, layer("aten::relu", ""), "does not show its shapes"),
+        (read_mxnet, layer("Convolution", "2x8x32x32"), "trace the model again"),
+        (read_mxnet, layer("Crop", "2x8", arguments=("Crop(offset=(1, 1))",)), "no such operator"),
+        (read_onnxruntime, layer("MaxPool", "2x8x4x4", "2x8x2x2"), "does not show its window"),
+        (read_onnxruntime, layer("Conv", "1x3x8x8 8x3x3x3", "1x8x9x9"), "no stride and padding fit"),
     ],
 )
 def test_what_is_no_operator_of_the_table_has_a_reason(read, given, reason):

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import psutil
 import pynvml
@@ -169,7 +169,7 @@ def test_a_tree_elsewhere_joins_as_soon_as_it_is_known() -> None:
 
 
 def test_it_becomes_json() -> None:
-    with started(TREE.format(children=0), lines=1) as pid, Monitor(pid, wait=samples(2)) as monitor:
+    with started(TREE.format(children=0), lines=1) as pid, closing(Monitor(pid, wait=samples(2))) as monitor:
         monitor.start()
         document = json.loads(json.dumps(monitor.stop().document()))
     assert document["samples"] == 2
