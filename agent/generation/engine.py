@@ -11,10 +11,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from queue import SimpleQueue
 from typing import Protocol
 
 import numpy as np
@@ -326,24 +325,6 @@ class Engine(Closeable):
             self._waiting.append(found)
             self._changed.notify()
         return found
-
-    def generate(self, request: GenerationRequest) -> Iterator[Piece]:
-        """Yields the pieces of a request; closing the iterator cancels it. Raises as ``submit`` does.
-
-        Raises InferometerError if the request fails later.
-        """
-        pieces: SimpleQueue[Piece] = SimpleQueue()
-        generation = self.submit(request, pieces.put)
-        try:
-            while True:
-                piece = pieces.get()
-                if piece.error is not None:
-                    raise piece.error
-                yield piece
-                if piece.is_last:
-                    return
-        finally:
-            generation.cancel()
 
     def _limit(self, request: GenerationRequest) -> int:
         """Returns the largest number of tokens that a request may generate."""

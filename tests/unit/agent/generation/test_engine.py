@@ -21,6 +21,7 @@ from inferometer.agent.generation.engine import (
 )
 from inferometer.agent.generation.tokenizers import FIRST_BYTE, ByteTokenizer
 from inferometer.manifests.errors import AgentError, InputError, PredictionError, QueueFullError
+from tests.generated_pieces import generated
 
 END = 1
 WAIT_S = 10.0
@@ -138,7 +139,7 @@ def test_a_text_ends_where_it_should(
 
 def test_no_piece_has_half_a_character_or_a_part_of_a_stop_string() -> None:
     with engine_of(Recital("né, fin")) as engine:
-        pieces = [piece.text for piece in engine.generate(request(stop=("fine",)))]
+        pieces = [piece.text for piece in generated(engine, request(stop=("fine",)))]
     assert pieces == ["n", "é", ",", " ", "fin"]
 
 
@@ -204,21 +205,21 @@ def test_closing_the_iterator_cancels_the_request() -> None:
     model = Recital("x" * 50)
     with engine_of(model) as engine:
         model.gate.clear()
-        pieces = engine.generate(request())
+        pieces = generated(engine, request())
         next(pieces)  # of the prefill
-        pieces.close()  # type: ignore[attr-defined]
+        pieces.close()
         model.gate.set()
-        assert "".join(piece.text for piece in engine.generate(request(max_tokens=2))) == "xx"
+        assert "".join(piece.text for piece in generated(engine, request(max_tokens=2))) == "xx"
     assert len(model.batches) <= 2
 
 
 def test_a_failing_prefill_concerns_its_request_only() -> None:
     model = Recital("abc", fails_at=ENCODE("!")[0])
     with engine_of(model, max_batch_size=2) as engine:
-        failed = engine.generate(request("!"))
+        failed = generated(engine, request("!"))
         with pytest.raises(PredictionError, match="model Recital failed: RuntimeError: out of order"):
             list(failed)
-        assert "".join(piece.text for piece in engine.generate(request())) == "abc"
+        assert "".join(piece.text for piece in generated(engine, request())) == "abc"
 
 
 def test_a_failing_step_fails_its_batch_and_the_engine_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,9 +228,9 @@ def test_a_failing_step_fails_its_batch_and_the_engine_goes_on(monkeypatch: pyte
         with monkeypatch.context() as patch:
             patch.setattr(model, "step", lambda _: 1 / 0)
             with pytest.raises(PredictionError, match="ZeroDivisionError"):
-                list(engine.generate(request()))
+                list(generated(engine, request()))
         assert model.rows == []
-        assert "".join(piece.text for piece in engine.generate(request())) == "abc"
+        assert "".join(piece.text for piece in generated(engine, request())) == "abc"
 
 
 @pytest.mark.parametrize(

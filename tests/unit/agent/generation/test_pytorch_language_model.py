@@ -36,6 +36,7 @@ from inferometer.manifests.errors import (
     UnknownModelError,
 )
 from inferometer.manifests.files import BUILTIN
+from tests.generated_pieces import generated
 from tools.train_toy_llama import write_tensors
 
 SHIPPED = BUILTIN / "models" / "ToyLlama"
@@ -170,7 +171,7 @@ def test_the_shipped_model_recites_what_transformers_has_it_recite() -> None:
     manifest = Catalog().find_model("ToyLlama", None, Registry().versions)
     with closing(open_generator(manifest, Registry())) as found:
         request = GenerationRequest(found.tokenizer.encode("You may"), max_tokens=60)
-        text = "".join(piece.text for piece in found.engine.generate(request))
+        text = "".join(piece.text for piece in generated(found.engine, request))
     assert text == RECITED
     assert found.description.checksums.keys() == {"graph", "weights"}
 
@@ -198,7 +199,7 @@ def test_a_folder_of_hugging_faces_format_needs_only_a_manifest(tmp_path: Path) 
         assert found.tokens("three one") == (3, 1)
         assert found.chat_tokens([{"role": "one", "content": "two"}]) == (1, 0, 2, 0, 0)
         assert found.description.checksums.keys() == {"graph", "weights", "tokenizer"}
-        pieces = list(found.engine.generate(GenerationRequest((3, 1), max_tokens=3, ignore_eos=True)))
+        pieces = list(generated(found.engine, GenerationRequest((3, 1), max_tokens=3, ignore_eos=True)))
     assert pieces[-1].finish_reason is FinishReason.LENGTH
 
 
