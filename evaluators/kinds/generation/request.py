@@ -96,7 +96,7 @@ class GenerationRequest:
     )
     output_tokens: int = declared(OUTPUT_TOKENS, "Most tokens that an answer may have.", "N", within=COUNT)
     ignore_eos: bool = declared(
-        False, "Have the server generate all output_tokens, as vLLM and SGLang can (ignore_eos, min_tokens)."
+        False, "Generate all output_tokens; of servers, vLLM and SGLang can (ignore_eos, min_tokens)."
     )
     temperature: float = declared(0.0, "Temperature of sampling; 0 is greedy.", "T", within=NOT_NEGATIVE)
     seed: int = declared(0, "Seed of the arrivals, the synthetic prompts and the sampling.", "N", within=SEED)
