@@ -162,7 +162,7 @@ class Systems:
             from inferometer.agent.generation.opening import open_engine
             from inferometer.evaluators.load.local_streams import LocalGeneration
 
-            manifest, options = self.find_model(request), request.session.predictor
+            manifest, options = self._find_model(request, generates=True), request.session.predictor
             sizes = {"max_batch_size": max_batch_size}
             return LocalGeneration(*open_engine(manifest, self.registry, self.cache, options, **sizes))
         from inferometer.client.remote.openai.server import open_openai
@@ -172,6 +172,9 @@ class Systems:
 
     def find_model(self, request: SystemRequest) -> ModelManifest:
         """Returns the manifest of the model that a request names; see ``JobResources``."""
+        return self._find_model(request)
+
+    def _find_model(self, request: SystemRequest, *, generates: bool = False) -> ModelManifest:
         invocation = self._invocation
         return select_model(
             invocation.catalog,
@@ -180,6 +183,7 @@ class Systems:
             request.model_version,
             request.framework_name or invocation.configuration.framework,
             request.session.weights,
+            generates=generates,
         )
 
     def check_system(self, request: SystemRequest) -> ModelManifest | None:
