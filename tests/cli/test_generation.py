@@ -104,6 +104,28 @@ def _without_the_first_break(behaviour: dict[str, object]) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(
+    ("breaks", "reason"),
+    [
+        ("429", "resource exhausted: too busy for …"),
+        ("503", "is not available: too busy for …"),
+        ("error", "the stream has an error: the engine has died…"),
+    ],
+)
+def test_a_server_that_repeats_its_key_does_not_reveal_it(agent: Agent, breaks: str, reason: str) -> None:
+    load = ("--concurrency=2", "--max_queries=8", "--output_tokens=5", "--warmup=1", "--secret=sesame")
+    with serving(first_ms=2, token_ms=1, key="sesame", breaks=breaks, every=2) as server:
+        prompts = _without_the_first_break({"breaks": breaks})
+        found = agent("measure", "generation", at(server), *load, *prompts)
+
+    assert found.code == 0, found.stderr
+    assert re.search(rf"[3-5] failed: {re.escape(reason)}", found.stdout), found.stdout
+    document = agent("info", "evaluation", "show", found.figure("evaluation"), "-f", "json").stdout
+    assert reason in json.loads(document)["generation"]["failure_reasons"]
+    stored = b"".join(each.read_bytes() for each in Path(os.environ["AGENT_DATA_DIR"]).glob("*.db*"))
+    assert b"sesame" not in stored + f"{found.stdout}{found.stderr}{document}".encode()
+
+
+@pytest.mark.parametrize(
     ("behaviour", "options", "error"),
     [
         ({"models": ["a", "b"]}, (), "has 2 models (a, b); name one with --model_name"),

@@ -34,6 +34,7 @@ PERCENTS = (50, 90, 99)
 BOUNDS = ("ttft_bound_ms", "tpot_bound_ms", "e2e_bound_ms")
 _PARTS = 10
 _LEAST_EVENTS = 50
+_LEAST_FOR_MEAN = 100  # in a queue, fewer leave the correlation of the requests unknown
 _MOST_MS = 1e12
 _NS_PER_S = 1_000_000_000
 _Mask = NDArray[np.bool_]
@@ -92,7 +93,7 @@ class GenerationMeasurement:
         judged = max((p for p in PERCENTS if counted >= values_for_percentile(p)), default=PERCENTS[0])
         first_ns = found.streams.first_ns()
         begun = replace(queries, done_ns=np.where(first_ns == UNKNOWN, queries.done_ns, first_ns))
-        lag = lag_in_percentiles(begun, run.cut_ns, judged, found.bound_ns("ttft_bound_ms"))
+        lag = lag_in_percentiles(begun, run.cut_ns, judged, found.bound_ns("ttft_bound_ms"), _lag_text)
         return replace(found, run=replace(run, invalid=lag))
 
     @property
@@ -109,6 +110,11 @@ class GenerationMeasurement:
         """Returns one of ``BOUNDS`` in nanoseconds; None if it was not given."""
         bound_ms = self.options.get(name)
         return None if bound_ms is None else bound_ns_of(bound_ms)
+
+
+def _lag_text(change: str) -> str:
+    lag = f"without the lag of this process, which sends requests late, the TTFT's {change}"
+    return f"{lag}: stop other work on this machine, or lower the rate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +148,7 @@ class Times:
         """
         known = values_ns[values_ns != NEVER_NS]
         found: dict[str, Any] = {"mean_ns": float(known.mean()) if len(known) else None}
-        if requests >= _LEAST_EVENTS and len(known) >= batches_for_interval(known):
+        if requests >= _LEAST_FOR_MEAN and len(known) >= batches_for_interval(known):
             found["mean_interval_ns"] = tuple(mean_interval(known))
         for each in percentile_intervals(values_ns, PERCENTS):
             if requests >= values_for_percentile(each.percent):
@@ -163,7 +169,8 @@ class Rate:
 class GenerationSummary:
     """The figures of a measurement, over the requests that were due after the empty start.
 
-    The steady window is from then until the last request was due.
+    The steady window begins when the requests of the empty start have been answered, because the server has
+    fewer requests until then, and ends when the last request was due.
 
     Attributes:
         streams: The answers.
@@ -258,21 +265,17 @@ class GenerationSummary:
     @cached_property
     def requests(self) -> Rate:
         """Right answers per second."""
-        return self._rate(self.streams.last_byte_ns[self.answered])
+        return self._rate(self.answered)
 
     @cached_property
     def goodput(self) -> Rate:
         """Right answers per second that kept every bound."""
-        return Rate() if self.kept is None else self._rate(self.streams.last_byte_ns[self.kept])
+        return Rate() if self.kept is None else self._rate(self.kept)
 
     @cached_property
     def output_tokens(self) -> Rate:
-        """Output tokens per second; those of a request are spread evenly over its chunks."""
-        if not self._measured.tokens_by:
-            return Rate()
-        streams = self.streams
-        per_chunk = self._tokens / np.maximum(streams.chunk_count, 1)
-        return self._rate(streams.chunk_ns, per_chunk[streams.request])
+        """Output tokens per second."""
+        return self._rate(self._tokens) if self._measured.tokens_by else Rate()
 
     @property
     def _tokens(self) -> _Times:
@@ -288,16 +291,32 @@ class GenerationSummary:
         span_ns = int(self.streams.last_byte_ns[self.answered].max()) - int(self._due_ns[0])
         return float(self._tokens.sum()) * _NS_PER_S / span_ns if span_ns > 0 else None
 
-    def _rate(self, times_ns: _Times, weights: NDArray[np.float64] | None = None) -> Rate:
-        """Returns the rate of events in the steady window; ten parts of it give the interval."""
-        due_ns = self._due_ns[self.counted]
-        if len(due_ns) < 2 or due_ns[0] == due_ns[-1]:
+    def _rate(self, amounts: NDArray[Any]) -> Rate:
+        """Returns the rate in the steady window of what each request adds; ten parts of it give the interval.
+
+        The amount of a request is spread evenly over its chunks, because answers that end together, as those
+        of a closed loop do, would make a rate depend on whether they end just before or just after an edge.
+        """
+        begin_ns, end_ns = self._steady_ns
+        if begin_ns >= end_ns:
             return Rate()
-        window = float(due_ns[0]), float(due_ns[-1])
-        counts, edges = np.histogram(times_ns, bins=_PARTS, range=window, weights=weights)
+        streams, bare = self.streams, self.streams.chunk_count == 0  # a right answer without content
+        times_ns = np.concatenate([streams.chunk_ns, streams.last_byte_ns[bare]])
+        spread = (amounts / np.maximum(streams.chunk_count, 1))[streams.request]
+        weights = np.concatenate([spread, amounts[bare]])
+        counts, edges = np.histogram(times_ns, _PARTS, (float(begin_ns), float(end_ns)), weights=weights)
         rates = counts * _NS_PER_S / np.diff(edges)
         enough = np.count_nonzero(self.counted & self.answered) >= _LEAST_EVENTS
         return Rate(float(rates.mean()), interval_over(rates) if enough else None)
+
+    @property
+    def _steady_ns(self) -> tuple[int, int]:
+        """From the end of the answers of the empty start until the last request was due."""
+        if not (self.counted & self.answered).any():
+            return 0, 0
+        due_ns = self._due_ns[self.counted]
+        before_ns = self.streams.last_byte_ns[self.answered & ~self.counted]
+        return max(int(due_ns[0]), int(before_ns.max(initial=-1)) + 1), int(due_ns[-1])
 
     def mean_tokens(self, column: str) -> float | None:
         """Returns the mean of a column of token counts over the counted right answers that tell it."""

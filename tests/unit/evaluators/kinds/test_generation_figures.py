@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,39 @@ def test_tokens_count_over_the_run_and_in_the_steady_window() -> None:
     assert summary.mean_tokens("planned_tokens") == 12
 
 
+@pytest.mark.parametrize("chunks", [1, 5, 40])
+@pytest.mark.parametrize("cut_ms", [600, 1_250, 3_000])
+def test_rates_are_those_of_the_server_however_long_an_answer_takes(chunks: int, cut_ms: float) -> None:
+    """An answer of 40 chunks takes 4 s of a run of 12 s."""
+    answers = [answer(100 * n, 93, 97.3, chunks=chunks) for n in range(120)]
+    summary = GenerationSummary(measured(answers, cut_ms=cut_ms, options={"e2e_bound_ms": 9e3}))
+
+    for rate, truth in ((summary.requests, 10), (summary.goodput, 10), (summary.output_tokens, 20 * chunks)):
+        assert rate.per_s == pytest.approx(truth, rel=0.02)
+        assert rate.interval is not None
+        assert rate.interval.low * 0.99 < truth < rate.interval.high * 1.01  # equal parts have no width
+        assert rate.interval.high - rate.interval.low < 0.1 * truth
+
+
+@pytest.mark.parametrize("chunks", [1, 5])
+@pytest.mark.parametrize("cut_ms", [700, 1_000, 1_300])
+def test_requests_that_end_together_do_not_change_the_rate(chunks: int, cut_ms: float) -> None:
+    """A closed loop of 8: answers take 1 s, those of a wave end 5 ms apart, and each makes the next due."""
+    due_ms = [1_000 * wave + 5 * place for wave in range(9) for place in range(8)]
+    answers = [answer(each, 997 - 50 * (chunks - 1), 50, chunks=chunks) for each in due_ms]
+    found = measured(answers, cut_ms=cut_ms)
+    queries = replace(found.run.queries, scheduled_ns=np.array(due_ms) * MS)
+    summary = GenerationSummary(replace(found, run=replace(found.run, queries=queries)))
+
+    assert summary.requests.per_s == pytest.approx(8, rel=0.02)
+
+
+def test_a_run_of_one_request_for_each_in_flight_has_no_rate() -> None:
+    found = measured([answer(0.001 * n, 100, 10) for n in range(8)], gap_ms=0.001, cut_ms=0.001)
+
+    assert GenerationSummary(found).requests.per_s is None
+
+
 def test_one_chunk_and_one_token_have_no_time_per_token() -> None:
     alike = [answer(100 * n, 30, 10, chunks=1, reasoning=0) for n in range(30)]
     alike += [answer(100 * n, 30, 10, chunks=2, output_tokens=1) for n in range(30, 60)]
@@ -95,6 +129,13 @@ def test_a_percentile_on_requests_without_an_answer_is_never() -> None:
 
 def test_the_answers_of_one_request_are_not_enough_for_a_percentile() -> None:
     assert Times.of(np.arange(1000), 1) == Times(1, mean_ns=499.5)
+
+
+@pytest.mark.parametrize(("requests", "given"), [(99, False), (100, True)])
+def test_the_mean_of_few_requests_has_no_interval(requests: int, given: bool) -> None:
+    times = Times.of(np.resize([1, 9], requests), requests)
+
+    assert (times.mean_interval_ns is not None, times.p50_interval_ns is not None) == (given, True)
 
 
 def test_intervals_cover_the_truth() -> None:
@@ -117,7 +158,8 @@ def test_a_lag_of_the_sender_makes_the_run_invalid(lag_ms: float, invalid: bool)
     found = measured(answers, lag_ms=lag_ms)
 
     assert bool(found.run.invalid) is invalid
-    assert ("p90 would be 5.000 ms, not 45.000 ms" in found.run.invalid) is invalid
+    assert ("the TTFT's p90 would be 5.000 ms, not 45.000 ms: stop" in found.run.invalid) is invalid
+    assert "threads" not in found.run.invalid  # which a served model does not take
 
 
 def test_an_answer_that_proves_wrong_has_failed() -> None:
