@@ -235,9 +235,9 @@ class GenerationKind(RunsKind[GenerationMeasurement]):
         if run.stopped:
             yield "stopped", run.stopped
         outcomes = ", ".join(f"{count} {name}" for name, count in summary.outcomes.items() if count)
-        cut = int(np.count_nonzero(~summary.counted))
-        empty = f", after {cut} of the empty start" if run.cut_ns else ""
-        yield "requests", f"{np.count_nonzero(summary.counted)} ({outcomes or 'none'}){empty}"
+        empty = f", after {np.count_nonzero(summary.early)} of the empty start" if run.cut_ns else ""
+        last = f", before {np.count_nonzero(summary.cut_off)} that the stop cut off" * measured.interrupted
+        yield "requests", f"{np.count_nonzero(summary.counted)} ({outcomes or 'none'}){empty}{last}"
         for reason, count in run.reasons.items():
             yield "", f"{count} failed: {reason}"
         if summary.without_content:

@@ -169,13 +169,18 @@ class Rate:
 class GenerationSummary:
     """The figures of a measurement, over the requests that were due after the empty start.
 
+    After a stop on request, nobody knows which of the last requests would have been answered: none is counted
+    that was due less than the longest answer before the stop.
+
     The steady window begins when the requests of the empty start have been answered, because the server has
     fewer requests until then, and ends when the last request was due.
 
     Attributes:
         streams: The answers.
         answered: bool, n; whether each request has a right answer.
-        counted: bool, n; whether it was due after the empty start.
+        early: bool, n; whether it was due in the empty start.
+        cut_off: bool, n; whether a stop on request came sooner after it was due than the longest answer took.
+        counted: bool, n; whether it is neither of them.
         ttft_ns: int64, n; the time to its first chunk with content; ``UNKNOWN`` without one.
         ttfo_ns: int64, n; the time to its first chunk of visible output, after any reasoning.
         tpot_ns: int64, n; its time per output token; ``UNKNOWN`` with fewer than two tokens or chunks.
@@ -188,18 +193,27 @@ class GenerationSummary:
         self.streams, queries = measured.streams, measured.run.queries
         self._due_ns: _Times = queries.scheduled_ns
         self.answered: _Mask = queries.outcome == Outcome.ANSWERED
-        self.counted: _Mask = self._due_ns >= measured.run.cut_ns
+        self.early: _Mask = self._due_ns < measured.run.cut_ns
         first_ns, tokens = self.streams.first_ns(), self.streams.output_tokens
         self.ttft_ns = self._since_due(first_ns)
         self.ttfo_ns = self._since_due(self.streams.first_ns(ChunkKind.TEXT))
         self.e2e_ns = self._since_due(self.streams.last_byte_ns)
         per_token = np.rint((self.streams.last_ns() - first_ns) / np.maximum(tokens - 1, 1)).astype(np.int64)
+        self.cut_off: _Mask = self._due_ns > self._known_until_ns()
+        self.counted: _Mask = ~(self.early | self.cut_off)
         self.tpot_ns: _Times = np.where((tokens > 1) & (self.streams.chunk_count > 1), per_token, UNKNOWN)
         self.kept = self._kept()
 
     def _since_due(self, times_ns: _Times) -> _Times:
         found: _Times = np.where(times_ns == UNKNOWN, UNKNOWN, times_ns - self._due_ns)
         return found
+
+    def _known_until_ns(self) -> int:
+        """Returns until when the requests were due whose outcome a stop on request did not decide."""
+        if not (self._measured.interrupted and self.answered.any()):
+            return NEVER_NS
+        stop_ns = max(int(self._due_ns[-1]), int(self.streams.last_byte_ns.max()))
+        return stop_ns - int(self.e2e_ns[self.answered].max())
 
     def _kept(self) -> _Mask | None:
         limits = {name: self._measured.bound_ns(f"{name}_bound_ms") for name in ("ttft", "tpot", "e2e")}
@@ -315,7 +329,7 @@ class GenerationSummary:
         if not (self.counted & self.answered).any():
             return 0, 0
         due_ns = self._due_ns[self.counted]
-        before_ns = self.streams.last_byte_ns[self.answered & ~self.counted]
+        before_ns = self.streams.last_byte_ns[self.answered & self.early]
         return max(int(due_ns[0]), int(before_ns.max(initial=-1)) + 1), int(due_ns[-1])
 
     def mean_tokens(self, column: str) -> float | None:

@@ -18,7 +18,7 @@ from inferometer.evaluators.kinds.generation.measurement import (
 )
 from inferometer.evaluators.kinds.generation.prompts import read_prompts, synthetic_prompts
 from inferometer.evaluators.kinds.generation.request import GenerationRequest
-from inferometer.evaluators.load.queries import Outcome
+from inferometer.evaluators.load.queries import Outcome, Stop
 from inferometer.evaluators.load.streams import Answer, Streams
 from inferometer.evaluators.statistics import NEVER_NS
 from inferometer.manifests.errors import ConfigurationError
@@ -110,6 +110,25 @@ def test_a_run_of_one_request_for_each_in_flight_has_no_rate() -> None:
     found = measured([answer(0.001 * n, 100, 10) for n in range(8)], gap_ms=0.001, cut_ms=0.001)
 
     assert GenerationSummary(found).requests.per_s is None
+
+
+@pytest.mark.parametrize(("hangs", "p50_ms"), [(False, 100), (True, math.inf)])
+def test_a_stop_on_request_is_no_failure_of_the_server(hangs: bool, p50_ms: float) -> None:
+    """At 10 requests/s, a stop after 20 s finds 30 requests without the answers that take 3 s, or 140."""
+    answers = [answer(100 * n, 100, 97) if n < (60 if hangs else 170) else Answer() for n in range(200)]
+    answers = [
+        replace(each, last_byte_ns=each.last_byte_ns + 2_500 * MS * bool(each.chunks)) for each in answers
+    ]
+    outcomes = [Outcome.ANSWERED if each.chunks else Outcome.WAITING for each in answers]
+    found = measured(answers, outcomes, cut_ms=2_000)
+    stopped = replace(found, run=replace(found.run, stopped=Stop.INTERRUPTED.value))
+
+    summary = GenerationSummary(stopped)
+    assert ms(summary.ttft, "p50") == p50_ms
+    assert ms(summary.ttft, "p90") == (math.inf if hangs else 100)
+    assert 28 <= np.count_nonzero(summary.cut_off) <= 31
+    assert hangs or summary.requests.per_s == pytest.approx(10, rel=0.02)
+    assert summary.outcomes["waiting"] == (110 if hangs else 0)
 
 
 def test_one_chunk_and_one_token_have_no_time_per_token() -> None:
