@@ -48,3 +48,11 @@ def test_nothing_was_answered(evaluations: list[Evaluation]) -> None:
 
     assert (told["requests"], told["rate"]) == ("0 (none)", "not known")
     assert not list(kind_of(evaluation).drawings(evaluation, 100))
+
+
+def test_the_distribution_of_ttft_ends_below_1_if_requests_failed(evaluations: list[Evaluation]) -> None:
+    evaluation = changed(evaluations[0], measurement=sixty())
+
+    [drawing] = kind_of(evaluation).drawings(evaluation, 100)
+
+    assert [chart.series[0].y[-1] for chart in drawing.charts] == [51 / 53, 1]

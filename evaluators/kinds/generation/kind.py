@@ -146,7 +146,7 @@ class GenerationPlot(charts.Plot[GenerationMeasurement]):
     ) -> charts.Drawing | None:
         """Returns the charts."""
         found = tuple(chart for evaluation, _ in chosen for chart in _charts(evaluation))
-        told = ("Right answers after the empty start.", *notes)
+        told = ("TTFT: requests without a right answer never have one. TPOT: right answers.", *notes)
         title = "Time to first token and per token"
         return charts.Drawing(title, found, ("TTFT", "TPOT"), told) if found else None
 
@@ -159,7 +159,7 @@ def _charts(evaluation: GenerationEvaluation) -> Iterator[charts.PointChart]:
             continue
         heading, bound_ns = _TIMES[name][0], measured.bound_ns(f"{name}_bound_ms")
         x = np.sort(values_ns) / 1e6
-        y = np.arange(1, len(x) + 1) / len(x)
+        y = np.arange(1, len(x) + 1) / getattr(summary, name).count  # below 1 if some never had it
         kept = np.unique(np.linspace(0, len(x) - 1, min(len(x), _MOST_POINTS)).astype(int))
         bounds = () if bound_ns is None else (bound_ns / 1e6,)
         rules = tuple(charts.Rule(each, f"bound {each:g} ms", upright=True) for each in bounds)

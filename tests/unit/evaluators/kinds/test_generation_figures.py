@@ -216,12 +216,16 @@ def test_synthetic_prompts_have_as_many_tokens_as_asked(
 
     prompts, told = synthetic_prompts(tokens, 5, 0, counted)
 
-    assert len(asked) <= 11
+    assert len(asked) <= 13
+    assert max(map(counted, asked.copy())) <= max(
+        1.2 * tokens, 3 * 64 + added
+    )  # no more than a server allows
     assert {abs(counted(each) - tokens) <= tokens_of_a_word / 2 for each in prompts} == {True}
     assert len(set(prompts)) == len(prompts)
     assert len(prompts) == 5 or len(prompts[0].split()) < 4
     assert told.startswith(f"{len(prompts)} synthetic prompt")
     assert prompts == synthetic_prompts(tokens, 5, 0, counted)[0]
+    assert tokens < 1000 or {len(each) for each in prompts[0].split()} & {1} == set()  # words, not letters
 
 
 @pytest.mark.parametrize("tokens", [20, 61, 64, 67])
