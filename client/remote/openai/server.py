@@ -15,7 +15,7 @@ from inferometer.agent.hardware.environment import Device, DeviceKind, unknown_e
 from inferometer.agent.inference.stages import SystemDescription
 from inferometer.agent.tracing.recorder import SpanKind, http_client_call
 from inferometer.client.remote.address import OpenAIAddress
-from inferometer.client.remote.call_target import CallFlight, CallTarget, Outcome
+from inferometer.client.remote.call_target import MAX_KEPT_BYTES, CallFlight, CallTarget, Outcome
 from inferometer.client.remote.connection import CONNECT_TIMEOUT_S, Hints, RemoteOptions, explain, with_tls
 from inferometer.client.remote.openai.events import DONE, read_answer
 from inferometer.client.remote.rest.connection import encode_request, fixed_headers, successful
@@ -34,8 +34,6 @@ _HINTS = Hints(
 )
 _FORBIDDEN = 403
 _PATHS = {True: "/v1/chat/completions", False: "/v1/completions"}
-_MOST_KEPT_BYTES = 256 * 1024 * 1024
-"""The size of all answers of a run that are read only after it; further ones are read on arrival."""
 _GRACE_S = 1.0
 """How much longer than its query a call may take, so that the query has timed out before it fails."""
 
@@ -236,7 +234,7 @@ class OpenAITarget(CallTarget):
     def _bound_memory(self, query: int, call: Any) -> None:
         """Reads an answer on arrival if those that wait to be read take too much memory."""
         self._kept_bytes += call.incoming.arrived
-        if self._kept_bytes > _MOST_KEPT_BYTES:
+        if self._kept_bytes > MAX_KEPT_BYTES:
             self._calls[query] = self._answer_of(call)
 
     def _reply_of(self, call: grpc.Future[bytes]) -> bytes:

@@ -241,7 +241,7 @@ class GenerationKind(RunsKind[GenerationMeasurement]):
         for reason, count in run.reasons.items():
             yield "", f"{count} failed: {reason}"
         if summary.without_content:
-            yield "", f"{summary.without_content} answers without content, which have no TTFT"
+            yield "", f"answers without content, and so without TTFT: {summary.without_content}"
         yield "rate", _rate_text(summary.requests, "requests/s")
         yield "tokens", _tokens_text(measured, summary)
         if summary.output_tokens.per_s is not None:
@@ -306,6 +306,6 @@ def _tokens_text(measured: GenerationMeasurement, summary: GenerationSummary) ->
     """Returns the mean numbers of tokens, given beside planned, and who counted them."""
     numbers = {name: summary.mean_tokens(f"{name}_tokens") for name in ("input", "output", "planned")}
     told = ["not known" if each is None else f"{each:.1f}" for each in numbers.values()]
-    less = f"; {summary.shorter} answers are shorter" if summary.shorter else ""
+    less = f"; answers that are shorter: {summary.shorter}" if summary.shorter else ""
     by = f", counted by {measured.tokens_by}" if measured.tokens_by else ""
     return f"{told[0]} in, {told[1]} out of {told[2]} planned a request{by}{less}"

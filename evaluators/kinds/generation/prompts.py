@@ -15,7 +15,7 @@ from inferometer.manifests.errors import ConfigurationError
 
 MOST_PROMPTS = 1024
 _SAMPLE = 64
-"""How many words tell about how many tokens a word has, so that no prompt is too long for the server."""
+"""How many words tell about how many tokens a word has."""
 _WORDS = (
     *("the", "of", "and", "to", "in", "is", "was", "for", "on", "that", "with", "as"),
     *("by", "at", "from", "his", "it", "an", "were", "are", "which", "this", "be", "or"),
@@ -38,7 +38,7 @@ def read_prompts(path: Path, output_tokens: int) -> tuple[list[tuple[Any, int]],
     """
     try:
         content = path.read_bytes()
-        lines = content.decode("utf-8-sig").splitlines()
+        lines = content.decode("utf-8-sig").split("\n")  # a text may have Unicode's other ends of lines
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise ConfigurationError(f"prompts {path}: cannot be read: {reason}") from error
@@ -113,9 +113,11 @@ def _fitted(words: list[str], tokens: int, counted: Count) -> tuple[int, str, in
     def of(size: int) -> int:
         return counted(" ".join(words[:size])) or least if size > 1 else least
 
-    sample = min(len(words), _SAMPLE)
-    about = 1 + (tokens - least) * (sample - 1) / max(of(sample) - least, 1)
-    sizes = range(max(2, int(0.8 * about) - 4), min(len(words), int(1.2 * about) + 4) + 1)
+    size = min(len(words), _SAMPLE)
+    for share in (0.8, 1.0):  # to come close without a prompt that is too long for the server
+        about = 1 + (tokens - least) * (size - 1) / max(of(size) - least, 1)
+        size = max(2, min(len(words), int(share * about)))
+    sizes = range(max(2, int(0.98 * about) - 4), min(len(words), int(1.02 * about) + 4) + 1)
     size = bisect_right(sizes, tokens, key=of) + sizes.start - 1  # the most words that are not too many
     missing = tokens - of(size)
     for filler in (" a" * missing, "." * missing) if missing > 0 else ():  # each adds a token, in most cases

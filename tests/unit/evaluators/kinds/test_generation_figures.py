@@ -243,6 +243,13 @@ def test_nobody_counts_the_tokens_of_a_prompt() -> None:
     assert told == "1 synthetic prompt of 8 words, approximately as many tokens: nobody counts them"
 
 
+def test_a_prompt_may_have_other_ends_of_lines(tmp_path: Any) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_bytes('{"prompt": "a\u2028b\x85c"}\r\n\r\n{"prompt": "d"}\n'.encode())
+
+    assert read_prompts(file, 8)[0] == [("a\u2028b\x85c", 8), ("d", 8)]
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
