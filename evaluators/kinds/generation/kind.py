@@ -248,6 +248,8 @@ class GenerationKind(RunsKind[GenerationMeasurement]):
             yield "", _rate_text(summary.output_tokens, "output tokens/s")
         reasons = bool((summary.ttfo_ns != summary.ttft_ns).any())
         yield from _time_rows(summary, {n: h for n, (h, _) in _TIMES.items() if n != "ttfo" or reasons})
+        if summary.icl.p50_ns == 0:
+            yield "", "most chunks arrived in one piece with the one before: something held them back"
         if not measured.tokens_by:
             yield "TPOT", "not known: nobody counts the tokens; give --tokenizer"
         if summary.kept is not None:
