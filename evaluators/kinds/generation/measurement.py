@@ -7,6 +7,7 @@ and which has n output tokens: TTFT is c₁ - d; TTFO the same for the first chu
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,8 +25,8 @@ from inferometer.evaluators.statistics import (
     NEVER_NS,
     Interval,
     batches_for_interval,
-    interval_over,
     mean_interval,
+    mean_reach,
     percentile_intervals,
     values_for_percentile,
 )
@@ -309,7 +310,8 @@ class GenerationSummary:
         """Returns the rate in the steady window of what each request adds; ten parts of it give the interval.
 
         The amount of a request is spread evenly over its chunks, because answers that end together, as those
-        of a closed loop do, would make a rate depend on whether they end just before or just after an edge.
+        of a closed loop do, would make a rate depend on whether they end just before or just after an edge. If
+        answers take longer than a part, the parts are alike whatever the rate, and there is no interval.
         """
         begin_ns, end_ns = self._steady_ns
         if begin_ns >= end_ns:
@@ -320,8 +322,13 @@ class GenerationSummary:
         weights = np.concatenate([spread, amounts[bare]])
         counts, edges = np.histogram(times_ns, _PARTS, (float(begin_ns), float(end_ns)), weights=weights)
         rates = counts * _NS_PER_S / np.diff(edges)
-        enough = np.count_nonzero(self.counted & self.answered) >= _LEAST_EVENTS
-        return Rate(float(rates.mean()), interval_over(rates) if enough else None)
+        # an answer spread over a share of a part takes a third of it from the variance of the parts
+        over_ns = (streams.last_ns() - streams.first_ns())[self.counted & self.answered]
+        share, rate = float(over_ns.mean() / np.diff(edges)[0]), float(rates.mean())
+        if len(over_ns) < _LEAST_EVENTS or share > 1:
+            return Rate(rate)
+        reach = mean_reach(rates) / math.sqrt(1 - share / 3)
+        return Rate(rate, Interval(max(rate - reach, 0.0), rate + reach))
 
     @property
     def _steady_ns(self) -> tuple[int, int]:

@@ -88,9 +88,10 @@ def test_rates_are_those_of_the_server_however_long_an_answer_takes(chunks: int,
 
     for rate, truth in ((summary.requests, 10), (summary.goodput, 10), (summary.output_tokens, 20 * chunks)):
         assert rate.per_s == pytest.approx(truth, rel=0.02)
-        assert rate.interval is not None
-        assert rate.interval.low * 0.99 < truth < rate.interval.high * 1.01  # equal parts have no width
-        assert rate.interval.high - rate.interval.low < 0.1 * truth
+        assert (rate.interval is None) is (chunks == 40)  # its answers take longer than a tenth of the rest
+        if rate.interval is not None:
+            assert rate.interval.low * 0.99 < truth < rate.interval.high * 1.01  # equal parts have no width
+            assert rate.interval.high - rate.interval.low < 0.1 * truth
 
 
 @pytest.mark.parametrize("chunks", [1, 5])
