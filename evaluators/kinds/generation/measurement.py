@@ -310,8 +310,8 @@ class GenerationSummary:
         """Returns the rate in the steady window of what each request adds; ten parts of it give the interval.
 
         The amount of a request is spread evenly over its chunks, because answers that end together, as those
-        of a closed loop do, would make a rate depend on whether they end just before or just after an edge. If
-        answers take longer than a part, the parts are alike whatever the rate, and there is no interval.
+        of a closed loop do, would make a rate depend on whether they end just before or just after an edge.
+        If answers take longer than a part, the parts are alike, and there is no interval.
         """
         begin_ns, end_ns = self._steady_ns
         if begin_ns >= end_ns:
