@@ -7,6 +7,8 @@ its result. Latencies are therefore measured twice: from when queries were due, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,7 +26,17 @@ def negligible_ns(bound_ns: int | None) -> float:
     return NEGLIGIBLE_NS if bound_ns is None else NEGLIGIBLE_SHARE * bound_ns
 
 
-def lag_in_percentiles(queries: Queries, cut_ns: int, judged: float, bound_ns: int | None) -> str:
+def lag_text(change: str) -> str:
+    """Returns why a run with a lag is invalid, including what the result would be without the lag."""
+    return (
+        f"without the harness's own lag, which is in none of service, queue, batch and predict, {change}: "
+        "stop other work, give a model in this process fewer --threads, or lower the rate"
+    )
+
+
+def lag_in_percentiles(
+    queries: Queries, cut_ns: int, judged: float, bound_ns: int | None, text: Callable[[str], str] = lag_text
+) -> str:
     """Returns why the lag makes a percentile of the latency invalid; empty if it does not.
 
     It does if the percentile measured from sending is below the 95 % interval of the one measured from when
@@ -36,6 +48,7 @@ def lag_in_percentiles(queries: Queries, cut_ns: int, judged: float, bound_ns: i
         cut_ns: The time from which queries are counted.
         judged: The percentile to which the bound applies.
         bound_ns: The latency bound; None for none.
+        text: Makes the reason of what a percentile would be.
     """
     percents = sorted({*PERCENTS, judged}, key=lambda percent: percent != judged)
     as_due = percentile_intervals(queries.since(cut_ns).latency_ns, percents)
@@ -46,16 +59,8 @@ def lag_in_percentiles(queries: Queries, cut_ns: int, judged: float, bound_ns: i
         within_ns = 0.0 if found.low_ns is None else found.value_ns - found.low_ns
         if found.value_ns - without.value_ns > max(within_ns, negligible_ns(bound_ns)):
             values = f"{without.value_ns / 1e6:.3f} ms, not {found.value_ns / 1e6:.3f} ms"
-            return lag_text(f"p{found.percent:g} would be {values}")
+            return text(f"p{found.percent:g} would be {values}")
     return ""
-
-
-def lag_text(change: str) -> str:
-    """Returns why a run with a lag is invalid, including what the result would be without the lag."""
-    return (
-        f"without the harness's own lag, which is in none of service, queue, batch and predict, {change}: "
-        "stop other work, give a model in this process fewer --threads, or lower the rate"
-    )
 
 
 EMPTY_START_SHARE = 0.1

@@ -70,7 +70,7 @@ def test_a_served_model_is_measured_stored_and_told(agent: Agent, tmp_path: Path
     [
         ({}, ("--endpoint=completions", "--prompt_tokens=9"), r"tokens +9.0 in, 5.0 out of 5.0 planned"),
         ({"usage": False}, (), r"TPOT +not known: nobody counts the tokens; give --tokenizer"),
-        ({"most_tokens": 2}, (), r"tokens .*2.0 out of 5.0 planned .*; 5 answers are shorter"),
+        ({"most_tokens": 2}, (), r"tokens .*2.0 out of 5.0 planned .*; answers that are shorter: 5"),
         ({"most_tokens": 2}, ("--ignore_eos",), r"tokens .*5.0 out of 5.0 planned a request, counted by"),
         ({"breaks": "error", "every": 2}, (), r"3 failed: the stream has an error: the engine has died"),
         ({"breaks": "cut", "every": 2}, (), r"3 failed: the connection was lost; the server was stopped"),
@@ -103,6 +103,28 @@ def _without_the_first_break(behaviour: dict[str, object]) -> tuple[str, ...]:
         '{"prompt": "a b"}\n\n{"messages": [{"role": "user", "content": "c"}], "output_tokens": 4}\n'
     )
     return (f"--prompts={path}",)
+
+
+@pytest.mark.parametrize(
+    ("breaks", "reason"),
+    [
+        ("429", "resource exhausted: too busy for …"),
+        ("503", "is not available: too busy for …"),
+        ("error", "the stream has an error: the engine has died…"),
+    ],
+)
+def test_a_server_that_repeats_its_key_does_not_reveal_it(agent: Agent, breaks: str, reason: str) -> None:
+    load = ("--concurrency=2", "--max_queries=8", "--output_tokens=5", "--warmup=1", "--secret=sesame")
+    with serving(first_ms=2, token_ms=1, key="sesame", breaks=breaks, every=2) as server:
+        prompts = _without_the_first_break({"breaks": breaks})
+        found = agent("measure", "generation", at(server), *load, *prompts)
+
+    assert found.code == 0, found.stderr
+    assert re.search(rf"[3-5] failed: {re.escape(reason)}", found.stdout), found.stdout
+    document = agent("info", "evaluation", "show", found.figure("evaluation"), "-f", "json").stdout
+    assert reason in json.loads(document)["generation"]["failure_reasons"]
+    stored = b"".join(each.read_bytes() for each in Path(os.environ["AGENT_DATA_DIR"]).glob("*.db*"))
+    assert b"sesame" not in stored + f"{found.stdout}{found.stderr}{document}".encode()
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,8 @@ class Behaviour:
         role: Whether a chunk without content comes first, at the request's turn.
         usage: Whether a request that asks for the usage gets it.
         slow_start: How many of the first requests take ``slow_ms`` longer.
-        breaks: ``error`` for an error in the middle, ``cut`` for a connection that is reset.
+        breaks: ``error`` for an error in the middle, ``cut`` for a connection that is reset, or a status such
+            as ``429`` instead of an answer; errors repeat the key.
         breaks_after: After how many chunks.
         every: Only one in so many requests breaks.
         split_ms: How much later the second part of an event comes, which splits a character; 0 for one part.
@@ -155,7 +156,11 @@ class _Connection(asyncio.Protocol):
             self._server.kept.append(sent)
 
     def _refuse(self, status, message):
-        self._transport.write(_document(status, {"error": {"message": message, "code": status}}))
+        self._transport.write(_refusal(status, message))
+
+
+def _refusal(status: int, message: str) -> bytes:
+    return _document(status, {"error": {"message": message, "code": status}})
 
 
 def _document(status: int, value: Any) -> bytes:
@@ -180,6 +185,9 @@ class _Stream:
         how, sent = self._how, self._sent
         due_ns = sent.turn_ns + round(first_ms * 1e6)
         breaks = how.breaks and number % how.every == 0
+        if breaks and how.breaks.isdigit():
+            sent.end = how.breaks
+            return self._transport.write(_refusal(int(how.breaks), f"too busy for {how.key}"))
         if self._streams:
             self._head()
             if how.role and self._chat:
@@ -208,7 +216,9 @@ class _Stream:
             self._transport.abort()
             self._sent.end = "cut"
         else:
-            await self._event({"error": {"message": "the engine has died", "type": "server_error"}})
+            await self._event(
+                {"error": {"message": f"the engine has died{self._how.key}", "type": "server_error"}}
+            )
             self._end("error")
 
     def _counts(self) -> Iterator[int]:

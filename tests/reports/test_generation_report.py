@@ -11,7 +11,7 @@ from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.registry import find_report, kind_of
 from inferometer.evaluators.reports.writer import Format, write
 from tests.evaluations import changed
-from tests.generated_answers import measured, sixty
+from tests.generated_answers import answer, measured, sixty
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -37,7 +37,7 @@ def test_the_summary_tells_the_figures_and_what_is_missing(evaluations: list[Eva
 
     assert "requests: 54 (52 answered, 1 failed, 1 timed_out), after 6 of the empty start" in told
     assert ": 1 failed: the stream has an error: overload" in told
-    assert ": 1 answers without content, which have no TTFT" in told
+    assert ": answers without content, and so without TTFT: 1" in told
     assert any(line.startswith("goodput: ") and line.endswith("kept every bound") for line in told)
 
 
@@ -48,3 +48,23 @@ def test_nothing_was_answered(evaluations: list[Evaluation]) -> None:
 
     assert (told["requests"], told["rate"]) == ("0 (none)", "not known")
     assert not list(kind_of(evaluation).drawings(evaluation, 100))
+
+
+def test_the_distribution_of_ttft_ends_below_1_if_requests_failed(evaluations: list[Evaluation]) -> None:
+    evaluation = changed(evaluations[0], measurement=sixty())
+
+    [drawing] = kind_of(evaluation).drawings(evaluation, 100)
+
+    assert [chart.series[0].y[-1] for chart in drawing.charts] == [51 / 53, 1]
+
+
+@pytest.mark.parametrize(("gap_ms", "held"), [(0, True), (8, False)])
+def test_the_summary_tells_that_chunks_were_held_back(
+    gap_ms: float, held: bool, evaluations: list[Evaluation]
+) -> None:
+    found = measured([answer(100 * n, 50, gap_ms) for n in range(60)])
+    evaluation = changed(evaluations[0], measurement=found)
+
+    told = [text for _, text in kind_of(evaluation).summary(evaluation)]
+
+    assert any("in one piece with the one before" in text for text in told) is held

@@ -15,7 +15,7 @@ from inferometer.agent.hardware.environment import Device, DeviceKind, unknown_e
 from inferometer.agent.inference.stages import SystemDescription
 from inferometer.agent.tracing.recorder import SpanKind, http_client_call
 from inferometer.client.remote.address import OpenAIAddress
-from inferometer.client.remote.call_target import CallFlight, CallTarget, Outcome
+from inferometer.client.remote.call_target import MAX_KEPT_BYTES, CallFlight, CallTarget, Outcome
 from inferometer.client.remote.connection import CONNECT_TIMEOUT_S, Hints, RemoteOptions, explain, with_tls
 from inferometer.client.remote.openai.events import DONE, read_answer
 from inferometer.client.remote.rest.connection import encode_request, fixed_headers, successful
@@ -34,8 +34,6 @@ _HINTS = Hints(
 )
 _FORBIDDEN = 403
 _PATHS = {True: "/v1/chat/completions", False: "/v1/completions"}
-_MOST_KEPT_BYTES = 256 * 1024 * 1024
-"""The size of all answers of a run that are read only after it; further ones are read on arrival."""
 _GRACE_S = 1.0
 """How much longer than its query a call may take, so that the query has timed out before it fails."""
 
@@ -75,7 +73,7 @@ class OpenAISystem:
         agent = with_tls(address.agent, remote.tls)
         self.address = replace(address, agent=agent)
         self.name = f"server {address.server}"
-        self._timeout_s = remote.call_timeout_s
+        self._timeout_s, self._key = remote.call_timeout_s, remote.secret
         self._fixed = fixed_headers(agent, remote.secret, "openai+https")
         self._endpoint = Endpoint(agent, remote.tls)
         self._exchanges = Exchanges(self._endpoint, self.name)
@@ -118,7 +116,11 @@ class OpenAISystem:
         code, details = error.code(), error.details() or ""
         if getattr(error, "http_status", None) == _FORBIDDEN:
             code = grpc.StatusCode.UNAUTHENTICATED
-        return explain(code, details, self.address.agent, _HINTS)
+        return self.shown(explain(code, details, self.address.agent, _HINTS))
+
+    def shown(self, said: str) -> str:
+        """Returns what the server said without its key, which some servers repeat."""
+        return said.replace(self._key, "…") if self._key else said
 
     def hold(self) -> Callable[[], object]:
         """Starts the thread for streams under load; returns a function that ends it."""
@@ -171,7 +173,7 @@ class OpenAISystem:
         """Asks once and waits for the whole answer; see ``GenerationSystem``."""
         found = read_answer(self._exchange(self.encode(prompt), self._timeout_s), ())
         if found.error:
-            raise AgentError(f"{self.name}: {found.error}")
+            raise AgentError(f"{self.name}: {self.shown(found.error)}")
         return found
 
     def target(self, prompts: Sequence[Prompt], *, timeout_s: float, text: bool) -> OpenAITarget:
@@ -232,7 +234,7 @@ class OpenAITarget(CallTarget):
     def _bound_memory(self, query: int, call: Any) -> None:
         """Reads an answer on arrival if those that wait to be read take too much memory."""
         self._kept_bytes += call.incoming.arrived
-        if self._kept_bytes > _MOST_KEPT_BYTES:
+        if self._kept_bytes > MAX_KEPT_BYTES:
             self._calls[query] = self._answer_of(call)
 
     def _reply_of(self, call: grpc.Future[bytes]) -> bytes:
@@ -247,7 +249,7 @@ class OpenAITarget(CallTarget):
         """Reads a reply; see ``CallTarget``. A whole stream without an error is right as it stands."""
         if reply.rstrip().endswith(DONE) and b'"error"' not in reply:  # within a text, quotes are escaped
             return Outcome(1)
-        error = read_answer(reply, ()).error
+        error = self._system.shown(read_answer(reply, ()).error)
         return Outcome(0, error) if error else Outcome(1)
 
     def answers(self, count: int) -> Sequence[Answer]:
@@ -261,6 +263,7 @@ class OpenAITarget(CallTarget):
     def _answer_of(self, call: HttpCall) -> Answer:
         content = call.incoming.content
         found = read_answer(content, call.arrivals or (), text=self._text)
+        found.error = self._system.shown(found.error)
         if call.cancelled():
             found.error = ""  # the run has ended before the answer
             return found

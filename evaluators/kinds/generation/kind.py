@@ -146,7 +146,7 @@ class GenerationPlot(charts.Plot[GenerationMeasurement]):
     ) -> charts.Drawing | None:
         """Returns the charts."""
         found = tuple(chart for evaluation, _ in chosen for chart in _charts(evaluation))
-        told = ("Right answers after the empty start.", *notes)
+        told = ("TTFT: requests without a right answer never have one. TPOT: right answers.", *notes)
         title = "Time to first token and per token"
         return charts.Drawing(title, found, ("TTFT", "TPOT"), told) if found else None
 
@@ -159,7 +159,7 @@ def _charts(evaluation: GenerationEvaluation) -> Iterator[charts.PointChart]:
             continue
         heading, bound_ns = _TIMES[name][0], measured.bound_ns(f"{name}_bound_ms")
         x = np.sort(values_ns) / 1e6
-        y = np.arange(1, len(x) + 1) / len(x)
+        y = np.arange(1, len(x) + 1) / getattr(summary, name).count  # below 1 if some never had it
         kept = np.unique(np.linspace(0, len(x) - 1, min(len(x), _MOST_POINTS)).astype(int))
         bounds = () if bound_ns is None else (bound_ns / 1e6,)
         rules = tuple(charts.Rule(each, f"bound {each:g} ms", upright=True) for each in bounds)
@@ -235,19 +235,21 @@ class GenerationKind(RunsKind[GenerationMeasurement]):
         if run.stopped:
             yield "stopped", run.stopped
         outcomes = ", ".join(f"{count} {name}" for name, count in summary.outcomes.items() if count)
-        cut = int(np.count_nonzero(~summary.counted))
-        empty = f", after {cut} of the empty start" if run.cut_ns else ""
-        yield "requests", f"{np.count_nonzero(summary.counted)} ({outcomes or 'none'}){empty}"
+        empty = f", after {np.count_nonzero(summary.early)} of the empty start" if run.cut_ns else ""
+        last = f", before {np.count_nonzero(summary.cut_off)} that the stop cut off" * measured.interrupted
+        yield "requests", f"{np.count_nonzero(summary.counted)} ({outcomes or 'none'}){empty}{last}"
         for reason, count in run.reasons.items():
             yield "", f"{count} failed: {reason}"
         if summary.without_content:
-            yield "", f"{summary.without_content} answers without content, which have no TTFT"
+            yield "", f"answers without content, and so without TTFT: {summary.without_content}"
         yield "rate", _rate_text(summary.requests, "requests/s")
         yield "tokens", _tokens_text(measured, summary)
         if summary.output_tokens.per_s is not None:
             yield "", _rate_text(summary.output_tokens, "output tokens/s")
         reasons = bool((summary.ttfo_ns != summary.ttft_ns).any())
         yield from _time_rows(summary, {n: h for n, (h, _) in _TIMES.items() if n != "ttfo" or reasons})
+        if summary.icl.p50_ns == 0:
+            yield "", "most chunks arrived in one piece with the one before: something held them back"
         if not measured.tokens_by:
             yield "TPOT", "not known: nobody counts the tokens; give --tokenizer"
         if summary.kept is not None:
@@ -306,6 +308,6 @@ def _tokens_text(measured: GenerationMeasurement, summary: GenerationSummary) ->
     """Returns the mean numbers of tokens, given beside planned, and who counted them."""
     numbers = {name: summary.mean_tokens(f"{name}_tokens") for name in ("input", "output", "planned")}
     told = ["not known" if each is None else f"{each:.1f}" for each in numbers.values()]
-    less = f"; {summary.shorter} answers are shorter" if summary.shorter else ""
+    less = f"; answers that are shorter: {summary.shorter}" if summary.shorter else ""
     by = f", counted by {measured.tokens_by}" if measured.tokens_by else ""
     return f"{told[0]} in, {told[1]} out of {told[2]} planned a request{by}{less}"

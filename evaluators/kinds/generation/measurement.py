@@ -7,6 +7,7 @@ and which has n output tokens: TTFT is c₁ - d; TTFO the same for the first chu
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,8 +25,8 @@ from inferometer.evaluators.statistics import (
     NEVER_NS,
     Interval,
     batches_for_interval,
-    interval_over,
     mean_interval,
+    mean_reach,
     percentile_intervals,
     values_for_percentile,
 )
@@ -34,6 +35,7 @@ PERCENTS = (50, 90, 99)
 BOUNDS = ("ttft_bound_ms", "tpot_bound_ms", "e2e_bound_ms")
 _PARTS = 10
 _LEAST_EVENTS = 50
+_LEAST_FOR_MEAN = 100  # in a queue, fewer leave the correlation of the requests unknown
 _MOST_MS = 1e12
 _NS_PER_S = 1_000_000_000
 _Mask = NDArray[np.bool_]
@@ -93,7 +95,7 @@ class GenerationMeasurement:
         judged = max((p for p in PERCENTS if counted >= values_for_percentile(p)), default=PERCENTS[0])
         first_ns = found.streams.first_ns()
         begun = replace(queries, done_ns=np.where(first_ns == UNKNOWN, queries.done_ns, first_ns))
-        lag = lag_in_percentiles(begun, run.cut_ns, judged, found.bound_ns("ttft_bound_ms"))
+        lag = lag_in_percentiles(begun, run.cut_ns, judged, found.bound_ns("ttft_bound_ms"), _lag_text)
         return replace(found, run=replace(run, invalid=lag))
 
     @property
@@ -110,6 +112,11 @@ class GenerationMeasurement:
         """Returns one of ``BOUNDS`` in nanoseconds; None if it was not given."""
         bound_ms = self.options.get(name)
         return None if bound_ms is None else bound_ns_of(bound_ms)
+
+
+def _lag_text(change: str) -> str:
+    lag = f"without the lag of this process, which sends requests late, the TTFT's {change}"
+    return f"{lag}: stop other work on this machine, or lower the rate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +150,7 @@ class Times:
         """
         known = values_ns[values_ns != NEVER_NS]
         found: dict[str, Any] = {"mean_ns": float(known.mean()) if len(known) else None}
-        if requests >= _LEAST_EVENTS and len(known) >= batches_for_interval(known):
+        if requests >= _LEAST_FOR_MEAN and len(known) >= batches_for_interval(known):
             found["mean_interval_ns"] = tuple(mean_interval(known))
         for each in percentile_intervals(values_ns, PERCENTS):
             if requests >= values_for_percentile(each.percent):
@@ -164,12 +171,18 @@ class Rate:
 class GenerationSummary:
     """The figures of a measurement, over the requests that were due after the empty start.
 
-    The steady window is from then until the last request was due.
+    After a stop on request, nobody knows which of the last requests would have been answered: none is counted
+    that was due less than the longest answer before the stop.
+
+    The steady window begins when the requests of the empty start have been answered, because the server has
+    fewer requests until then, and ends when the last request was due.
 
     Attributes:
         streams: The answers.
         answered: bool, n; whether each request has a right answer.
-        counted: bool, n; whether it was due after the empty start.
+        early: bool, n; whether it was due in the empty start.
+        cut_off: bool, n; whether a stop on request came sooner after it was due than the longest answer took.
+        counted: bool, n; whether it is neither of them.
         ttft_ns: int64, n; the time to its first chunk with content; ``UNKNOWN`` without one.
         ttfo_ns: int64, n; the time to its first chunk of visible output, after any reasoning.
         tpot_ns: int64, n; its time per output token; ``UNKNOWN`` with fewer than two tokens or chunks.
@@ -182,18 +195,27 @@ class GenerationSummary:
         self.streams, queries = measured.streams, measured.run.queries
         self._due_ns: _Times = queries.scheduled_ns
         self.answered: _Mask = queries.outcome == Outcome.ANSWERED
-        self.counted: _Mask = self._due_ns >= measured.run.cut_ns
+        self.early: _Mask = self._due_ns < measured.run.cut_ns
         first_ns, tokens = self.streams.first_ns(), self.streams.output_tokens
         self.ttft_ns = self._since_due(first_ns)
         self.ttfo_ns = self._since_due(self.streams.first_ns(ChunkKind.TEXT))
         self.e2e_ns = self._since_due(self.streams.last_byte_ns)
         per_token = np.rint((self.streams.last_ns() - first_ns) / np.maximum(tokens - 1, 1)).astype(np.int64)
+        self.cut_off: _Mask = self._due_ns > self._known_until_ns()
+        self.counted: _Mask = ~(self.early | self.cut_off)
         self.tpot_ns: _Times = np.where((tokens > 1) & (self.streams.chunk_count > 1), per_token, UNKNOWN)
         self.kept = self._kept()
 
     def _since_due(self, times_ns: _Times) -> _Times:
         found: _Times = np.where(times_ns == UNKNOWN, UNKNOWN, times_ns - self._due_ns)
         return found
+
+    def _known_until_ns(self) -> int:
+        """Returns until when the requests were due whose outcome a stop on request did not decide."""
+        if not (self._measured.interrupted and self.answered.any()):
+            return NEVER_NS
+        stop_ns = max(int(self._due_ns[-1]), int(self.streams.last_byte_ns.max()))
+        return stop_ns - int(self.e2e_ns[self.answered].max())
 
     def _kept(self) -> _Mask | None:
         limits = {name: self._measured.bound_ns(f"{name}_bound_ms") for name in ("ttft", "tpot", "e2e")}
@@ -259,21 +281,17 @@ class GenerationSummary:
     @cached_property
     def requests(self) -> Rate:
         """Right answers per second."""
-        return self._rate(self.streams.last_byte_ns[self.answered])
+        return self._rate(self.answered)
 
     @cached_property
     def goodput(self) -> Rate:
         """Right answers per second that kept every bound."""
-        return Rate() if self.kept is None else self._rate(self.streams.last_byte_ns[self.kept])
+        return Rate() if self.kept is None else self._rate(self.kept)
 
     @cached_property
     def output_tokens(self) -> Rate:
-        """Output tokens per second; those of a request are spread evenly over its chunks."""
-        if not self._measured.tokens_by:
-            return Rate()
-        streams = self.streams
-        per_chunk = self._tokens / np.maximum(streams.chunk_count, 1)
-        return self._rate(streams.chunk_ns, per_chunk[streams.request])
+        """Output tokens per second."""
+        return self._rate(self._tokens) if self._measured.tokens_by else Rate()
 
     @property
     def _tokens(self) -> _Times:
@@ -289,16 +307,38 @@ class GenerationSummary:
         span_ns = int(self.streams.last_byte_ns[self.answered].max()) - int(self._due_ns[0])
         return float(self._tokens.sum()) * _NS_PER_S / span_ns if span_ns > 0 else None
 
-    def _rate(self, times_ns: _Times, weights: NDArray[np.float64] | None = None) -> Rate:
-        """Returns the rate of events in the steady window; ten parts of it give the interval."""
-        due_ns = self._due_ns[self.counted]
-        if len(due_ns) < 2 or due_ns[0] == due_ns[-1]:
+    def _rate(self, amounts: NDArray[Any]) -> Rate:
+        """Returns the rate in the steady window of what each request adds; ten parts of it give the interval.
+
+        The amount of a request is spread evenly over its chunks, because answers that end together, as those
+        of a closed loop do, would make a rate depend on whether they end just before or just after an edge.
+        If answers take longer than a part, the parts are alike, and there is no interval.
+        """
+        begin_ns, end_ns = self._steady_ns
+        if begin_ns >= end_ns:
             return Rate()
-        window = float(due_ns[0]), float(due_ns[-1])
-        counts, edges = np.histogram(times_ns, bins=_PARTS, range=window, weights=weights)
+        streams, bare = self.streams, self.streams.chunk_count == 0  # a right answer without content
+        times_ns = np.concatenate([streams.chunk_ns, streams.last_byte_ns[bare]])
+        spread = (amounts / np.maximum(streams.chunk_count, 1))[streams.request]
+        weights = np.concatenate([spread, amounts[bare]])
+        counts, edges = np.histogram(times_ns, _PARTS, (float(begin_ns), float(end_ns)), weights=weights)
         rates = counts * _NS_PER_S / np.diff(edges)
-        enough = np.count_nonzero(self.counted & self.answered) >= _LEAST_EVENTS
-        return Rate(float(rates.mean()), interval_over(rates) if enough else None)
+        # an answer spread over a share of a part takes a third of it from the variance of the parts
+        over_ns = (streams.last_ns() - streams.first_ns())[self.counted & self.answered]
+        share, rate = float(over_ns.mean() / np.diff(edges)[0]), float(rates.mean())
+        if len(over_ns) < _LEAST_EVENTS or share > 1:
+            return Rate(rate)
+        reach = mean_reach(rates) / math.sqrt(1 - share / 3)
+        return Rate(rate, Interval(max(rate - reach, 0.0), rate + reach))
+
+    @property
+    def _steady_ns(self) -> tuple[int, int]:
+        """From the end of the answers of the empty start until the last request was due."""
+        if not (self.counted & self.answered).any():
+            return 0, 0
+        due_ns = self._due_ns[self.counted]
+        before_ns = self.streams.last_byte_ns[self.answered & self.early]
+        return max(int(due_ns[0]), int(before_ns.max(initial=-1)) + 1), int(due_ns[-1])
 
     def mean_tokens(self, column: str) -> float | None:
         """Returns the mean of a column of token counts over the counted right answers that tell it."""

@@ -5,23 +5,24 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from inferometer.manifests.errors import ConfigurationError
 
 MOST_PROMPTS = 1024
+_SAMPLE = 64
+"""How many words tell about how many tokens a word has."""
 _WORDS = (
     *("the", "of", "and", "to", "in", "is", "was", "for", "on", "that", "with", "as"),
     *("by", "at", "from", "his", "it", "an", "were", "are", "which", "this", "be", "or"),
     *("had", "first", "one", "their", "its", "new", "after", "but", "who", "not", "they", "have"),
     *("her", "she", "two", "been", "other", "when", "time", "there", "all", "also", "more", "city"),
-    *("world"),
+    "world",
 )
-_MOST_TRIES = 10
-_MOST_GROWTH = 16
-"""From one prompt tried to the next, so that the first that has several words exceeds no context."""
 Count = Callable[[str], int | None]
 """Returns the number of tokens of a prompt; None if nobody tells."""
 
@@ -37,7 +38,7 @@ def read_prompts(path: Path, output_tokens: int) -> tuple[list[tuple[Any, int]],
     """
     try:
         content = path.read_bytes()
-        lines = content.decode("utf-8-sig").splitlines()
+        lines = content.decode("utf-8-sig").split("\n")  # a text may have Unicode's other ends of lines
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise ConfigurationError(f"prompts {path}: cannot be read: {reason}") from error
@@ -107,33 +108,20 @@ def _fitted(words: list[str], tokens: int, counted: Count) -> tuple[int, str, in
         return len(words), "", None
     if least > tokens:
         raise ConfigurationError(f"prompt_tokens is {tokens}, but a prompt of one word already has {least}")
-    seen = {1: least}
-    for size in _sizes(seen, tokens, len(words)):
-        seen[size] = counted(" ".join(words[:size])) or least
-    size = max((each for each in seen if seen[each] <= tokens), key=lambda each: (seen[each], -each))
-    missing = tokens - seen[size]
-    for filler in (
-        (" a" * missing, "." * missing) if missing else ()
-    ):  # each has one token more, in most cases
+
+    @cache
+    def of(size: int) -> int:
+        return counted(" ".join(words[:size])) or least if size > 1 else least
+
+    size = min(len(words), _SAMPLE)
+    for share in (0.8, 1.0):  # to come close without a prompt that is too long for the server
+        about = 1 + (tokens - least) * (size - 1) / max(of(size) - least, 1)
+        size = max(2, min(len(words), int(share * about)))
+    sizes = range(max(2, int(0.98 * about) - 4), min(len(words), int(1.02 * about) + 4) + 1)
+    size = bisect_right(sizes, tokens, key=of) + sizes.start - 1  # the most words that are not too many
+    missing = tokens - of(size)
+    for filler in (" a" * missing, "." * missing) if missing > 0 else ():  # each adds a token, in most cases
         if counted(" ".join(words[:size]) + filler) == tokens:
             return size, filler, tokens
-    size = min(seen, key=lambda each: (abs(seen[each] - tokens), each))
-    return size, "", seen[size]
-
-
-def _sizes(seen: dict[int, int], tokens: int, most: int) -> Iterator[int]:
-    """Yields numbers of words to try, on the line between the nearest two that were tried."""
-    for _ in range(_MOST_TRIES):
-        low = max((each for each in seen if seen[each] <= tokens), default=1)
-        high = min((each for each in seen if seen[each] > tokens), default=None)
-        if seen[low] == tokens or (high is not None and high - low < 2):
-            return
-        if high is None:
-            per_word = max(1.0, (seen[low] - seen[1]) / max(1, low - 1))
-            size = min(most, low + round((tokens - seen[low]) / per_word), _MOST_GROWTH * low)
-        else:
-            size = low + round((tokens - seen[low]) * (high - low) / (seen[high] - seen[low]))
-            size = min(max(size, low + 1), high - 1)
-        if size in seen:
-            return
-        yield size
+    size = min(size, min(size + 1, len(words)), key=lambda each: abs(of(each) - tokens))
+    return size, "", of(size)

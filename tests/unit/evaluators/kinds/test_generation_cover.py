@@ -1,12 +1,13 @@
 """The intervals of generated answers contain the truth in at least 90 of 100 simulated runs."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from inferometer.evaluators.kinds.generation.measurement import GenerationSummary
-from tests.generated_answers import CHUNKS, TOKENS, answer, measured
+from tests.generated_answers import CHUNKS, MS, TOKENS, answer, measured
 
 RUNS, REQUESTS, GAP_MS, MANY = 100, 300, 100.0, 200_000
 SHAPE = 0.3**-2
@@ -64,3 +65,22 @@ def test_intervals_contain_the_truth(queue):
     assert set(given) == set(truth)
     assert min(given.values()) >= 0.9 * RUNS
     assert {name: covered[name] / given[name] for name in truth if covered[name] < 0.9 * given[name]} == {}
+
+
+@pytest.mark.parametrize("answer_ms", [200, 2_000])
+def test_intervals_of_rates_contain_the_truth_if_requests_come_at_random(answer_ms):
+    """5 requests/s for 30 s, whose answers take up to the length of a part."""
+    covered = Counter()
+    for seed in range(RUNS):
+        random = np.random.default_rng(seed)
+        due_ms = np.cumsum(random.exponential(200, 400))
+        due_ms = due_ms[due_ms < 30_000]
+        gaps_ms = answer_ms / CHUNKS * random.gamma(SHAPE, 1 / SHAPE, len(due_ms))
+        run = measured([answer(due, gap, gap) for due, gap in zip(due_ms, gaps_ms, strict=True)])
+        queries = replace(run.run.queries, scheduled_ns=np.round(due_ms * MS).astype(np.int64))
+        run = replace(run, run=replace(run.run, queries=queries, cut_ns=3_000 * MS))
+        summary = GenerationSummary(run)
+        covered["requests"] += summary.requests.interval.covers(5)
+        covered["tokens"] += summary.output_tokens.interval.covers(5 * TOKENS)
+
+    assert min(covered.values()) >= 0.9 * RUNS, covered

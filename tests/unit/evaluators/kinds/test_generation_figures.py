@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from inferometer.evaluators.kinds.generation.measurement import (
 )
 from inferometer.evaluators.kinds.generation.prompts import read_prompts, synthetic_prompts
 from inferometer.evaluators.kinds.generation.request import GenerationRequest
-from inferometer.evaluators.load.queries import Outcome
+from inferometer.evaluators.load.queries import Outcome, Stop
 from inferometer.evaluators.load.streams import Answer, Streams
 from inferometer.evaluators.statistics import NEVER_NS
 from inferometer.manifests.errors import ConfigurationError
@@ -78,6 +79,59 @@ def test_tokens_count_over_the_run_and_in_the_steady_window() -> None:
     assert summary.mean_tokens("planned_tokens") == 12
 
 
+@pytest.mark.parametrize("chunks", [1, 5, 40])
+@pytest.mark.parametrize("cut_ms", [600, 1_250, 3_000])
+def test_rates_are_those_of_the_server_however_long_an_answer_takes(chunks: int, cut_ms: float) -> None:
+    """An answer of 40 chunks takes 4 s of a run of 12 s."""
+    answers = [answer(100 * n, 93, 97.3, chunks=chunks) for n in range(120)]
+    summary = GenerationSummary(measured(answers, cut_ms=cut_ms, options={"e2e_bound_ms": 9e3}))
+
+    for rate, truth in ((summary.requests, 10), (summary.goodput, 10), (summary.output_tokens, 20 * chunks)):
+        assert rate.per_s == pytest.approx(truth, rel=0.02)
+        assert (rate.interval is None) is (chunks == 40)  # its answers take longer than a tenth of the rest
+        if rate.interval is not None:
+            assert rate.interval.low * 0.99 < truth < rate.interval.high * 1.01  # equal parts have no width
+            assert rate.interval.high - rate.interval.low < 0.1 * truth
+
+
+@pytest.mark.parametrize("chunks", [1, 5])
+@pytest.mark.parametrize("cut_ms", [700, 1_000, 1_300])
+def test_requests_that_end_together_do_not_change_the_rate(chunks: int, cut_ms: float) -> None:
+    """A closed loop of 8: answers take 1 s, those of a wave end 5 ms apart, and each makes the next due."""
+    due_ms = [1_000 * wave + 5 * place for wave in range(9) for place in range(8)]
+    answers = [answer(each, 997 - 50 * (chunks - 1), 50, chunks=chunks) for each in due_ms]
+    found = measured(answers, cut_ms=cut_ms)
+    queries = replace(found.run.queries, scheduled_ns=np.array(due_ms) * MS)
+    summary = GenerationSummary(replace(found, run=replace(found.run, queries=queries)))
+
+    assert summary.requests.per_s == pytest.approx(8, rel=0.02)
+
+
+def test_a_run_of_one_request_for_each_in_flight_has_no_rate() -> None:
+    found = measured([answer(0.001 * n, 100, 10) for n in range(8)], gap_ms=0.001, cut_ms=0.001)
+
+    assert GenerationSummary(found).requests.per_s is None
+
+
+@pytest.mark.parametrize(("hangs", "p50_ms"), [(False, 100), (True, math.inf)])
+def test_a_stop_on_request_is_no_failure_of_the_server(hangs: bool, p50_ms: float) -> None:
+    """At 10 requests/s, a stop after 20 s finds 30 requests without the answers that take 3 s, or 140."""
+    answers = [answer(100 * n, 100, 97) if n < (60 if hangs else 170) else Answer() for n in range(200)]
+    answers = [
+        replace(each, last_byte_ns=each.last_byte_ns + 2_500 * MS * bool(each.chunks)) for each in answers
+    ]
+    outcomes = [Outcome.ANSWERED if each.chunks else Outcome.WAITING for each in answers]
+    found = measured(answers, outcomes, cut_ms=2_000)
+    stopped = replace(found, run=replace(found.run, stopped=Stop.INTERRUPTED.value))
+
+    summary = GenerationSummary(stopped)
+    assert ms(summary.ttft, "p50") == p50_ms
+    assert ms(summary.ttft, "p90") == (math.inf if hangs else 100)
+    assert 28 <= np.count_nonzero(summary.cut_off) <= 31
+    assert hangs or summary.requests.per_s == pytest.approx(10, rel=0.02)
+    assert summary.outcomes["waiting"] == (110 if hangs else 0)
+
+
 def test_one_chunk_and_one_token_have_no_time_per_token() -> None:
     alike = [answer(100 * n, 30, 10, chunks=1, reasoning=0) for n in range(30)]
     alike += [answer(100 * n, 30, 10, chunks=2, output_tokens=1) for n in range(30, 60)]
@@ -95,6 +149,13 @@ def test_a_percentile_on_requests_without_an_answer_is_never() -> None:
 
 def test_the_answers_of_one_request_are_not_enough_for_a_percentile() -> None:
     assert Times.of(np.arange(1000), 1) == Times(1, mean_ns=499.5)
+
+
+@pytest.mark.parametrize(("requests", "given"), [(99, False), (100, True)])
+def test_the_mean_of_few_requests_has_no_interval(requests: int, given: bool) -> None:
+    times = Times.of(np.resize([1, 9], requests), requests)
+
+    assert (times.mean_interval_ns is not None, times.p50_interval_ns is not None) == (given, True)
 
 
 def test_intervals_cover_the_truth() -> None:
@@ -117,7 +178,8 @@ def test_a_lag_of_the_sender_makes_the_run_invalid(lag_ms: float, invalid: bool)
     found = measured(answers, lag_ms=lag_ms)
 
     assert bool(found.run.invalid) is invalid
-    assert ("p90 would be 5.000 ms, not 45.000 ms" in found.run.invalid) is invalid
+    assert ("the TTFT's p90 would be 5.000 ms, not 45.000 ms: stop" in found.run.invalid) is invalid
+    assert "threads" not in found.run.invalid  # which a served model does not take
 
 
 def test_an_answer_that_proves_wrong_has_failed() -> None:
@@ -155,12 +217,16 @@ def test_synthetic_prompts_have_as_many_tokens_as_asked(
 
     prompts, told = synthetic_prompts(tokens, 5, 0, counted)
 
-    assert len(asked) <= 11
+    assert len(asked) <= 13
+    assert max(map(counted, asked.copy())) <= max(
+        1.2 * tokens, 3 * 64 + added
+    )  # no more than a server allows
     assert {abs(counted(each) - tokens) <= tokens_of_a_word / 2 for each in prompts} == {True}
     assert len(set(prompts)) == len(prompts)
     assert len(prompts) == 5 or len(prompts[0].split()) < 4
     assert told.startswith(f"{len(prompts)} synthetic prompt")
     assert prompts == synthetic_prompts(tokens, 5, 0, counted)[0]
+    assert tokens < 1000 or {len(each) for each in prompts[0].split()} & {1} == set()  # words, not letters
 
 
 @pytest.mark.parametrize("tokens", [20, 61, 64, 67])
@@ -176,6 +242,13 @@ def test_nobody_counts_the_tokens_of_a_prompt() -> None:
 
     assert len(prompts[0].split()) == 8
     assert told == "1 synthetic prompt of 8 words, approximately as many tokens: nobody counts them"
+
+
+def test_a_prompt_may_have_other_ends_of_lines(tmp_path: Any) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_bytes('{"prompt": "a\u2028b\x85c"}\r\n\r\n{"prompt": "d"}\n'.encode())
+
+    assert read_prompts(file, 8)[0] == [("a\u2028b\x85c", 8), ("d", 8)]
 
 
 @pytest.mark.parametrize(
