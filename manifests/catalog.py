@@ -19,7 +19,8 @@ from inferometer.manifests.errors import (
     UnknownDatasetError,
     UnknownModelError,
 )
-from inferometer.manifests.loader import check_directories, load_manifest, manifest_files
+from inferometer.manifests.files import check_directories, manifest_files
+from inferometer.manifests.loader import load_manifest
 from inferometer.manifests.schema import DatasetManifest, FrameworkManifest, Manifest, ModelManifest
 from inferometer.manifests.versions import Constraint, InvalidConstraintError
 

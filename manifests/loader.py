@@ -1,6 +1,6 @@
-"""Finds the files of manifests, reads them as safe YAML, validates them against the schema, and writes them.
+"""Reads manifests as safe YAML, validates them against the schema, and writes them.
 
-Files are the program's and those in the user's directories. Errors are located. Ambiguous YAML constructs are
+Errors are located. Ambiguous YAML constructs are
 rejected. PyYAML parses in Python or, five times as fast, in C with libyaml. The two differ for some texts,
 and in their messages: libyaml is used where they agree, and PyYAML's own parser for whatever libyaml rejects.
 A new manifest, written for a model's file, contains comments that say what the user has to fill in.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,13 +22,7 @@ from yaml.composer import Composer
 from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
-from inferometer.manifests.errors import (
-    ConfigurationError,
-    InferometerError,
-    ManifestError,
-    shown_value,
-    suggestion,
-)
+from inferometer.manifests.errors import InferometerError, ManifestError, shown_value, suggestion
 from inferometer.manifests.inputs import (
     DYNAMIC_AXIS,
     ColorMode,
@@ -38,8 +32,6 @@ from inferometer.manifests.inputs import (
 )
 from inferometer.manifests.schema import DatasetManifest, FrameworkManifest, Manifest, ModelManifest
 
-BUILTIN = Path(__file__).parent / "builtin"
-_SUFFIXES = frozenset({".yml", ".yaml"})
 _MAX_NUMBER_BITS = 63
 _MOST_ALIASED = 100_000
 _CHARACTERS_OF_A_VALUE = 64
@@ -49,28 +41,6 @@ _NUMBER_TAGS = {"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"}
 _YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError)
 # what libyaml accepts and PyYAML does not, or reads as another value; found with random texts
 _READ_DIFFERENTLY = re.compile(r"[!?\t\ufeff]|(?<!\S)[^\s|>]*[|>]\S*#")
-
-
-def check_directories(directories: Sequence[Path], content: str = "manifest") -> None:
-    """Raises ConfigurationError unless each of the user's ``directories`` exists and is a directory."""
-    for directory in directories:
-        if not directory.is_dir():
-            wrong = "is not a directory" if directory.exists() else "does not exist"
-            raise ConfigurationError(f"{content} directory {directory} {wrong}")
-
-
-def manifest_files(directories: Sequence[Path]) -> Iterator[Path]:
-    """Yields the files in the user's ``directories``, in order, and finally the program's files.
-
-    Of two files that define the same manifest, the first is used.
-    """
-    for directory in (*directories, BUILTIN):
-        yield from files_in(directory)
-
-
-def files_in(directory: Path) -> list[Path]:
-    """Returns the files in a directory and its subdirectories that have a manifest's suffix, in order."""
-    return sorted(path for path in directory.rglob("*") if path.suffix in _SUFFIXES)
 
 
 class InvalidYamlError(ValueError):

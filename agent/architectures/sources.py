@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from inferometer.manifests.errors import IMPORT_FAILURES, ArtifactError, explained, one_line, suggestion
-from inferometer.manifests.loader import check_directories
+from inferometer.manifests.files import check_directories
 
 
 class Builder(Protocol):

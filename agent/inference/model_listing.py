@@ -23,7 +23,7 @@ from inferometer.agent import __version__
 from inferometer.agent.artifacts.locations import Availability, availability_of, model_files
 from inferometer.agent.files import replacing
 from inferometer.manifests.errors import ManifestError
-from inferometer.manifests.loader import check_directories, manifest_files
+from inferometer.manifests.files import check_directories, manifest_files
 from inferometer.manifests.versions import Constraint
 
 _INDEX = "models.json"

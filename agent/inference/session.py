@@ -42,7 +42,7 @@ from inferometer.agent.inference.pipeline import Pipeline
 from inferometer.agent.inference.predictor import Predictor, PredictorWatch
 from inferometer.agent.inference.process_predictor import load_bound, open_instance
 from inferometer.agent.inference.registry import BUILTIN, Registry
-from inferometer.agent.inference.requirements import GENERATION, require_supported
+from inferometer.agent.inference.requirements import require_supported
 from inferometer.agent.inference.run_tracing import HardwareSampler, RunTracing
 from inferometer.agent.inference.stages import (
     BatchResult,
@@ -78,8 +78,6 @@ def select_model(
     version: str | None = None,
     framework: str | None = None,
     weights: Weights = Weights.PRETRAINED,
-    *,
-    generates: bool = False,
 ) -> ModelManifest:
     """Returns the highest version of a model that an installed framework can run with the requested weights.
 
@@ -93,7 +91,6 @@ def select_model(
         FrameworkUnavailableError: The framework is not installed, or not in a version that the model accepts.
         ArtifactError: Pretrained weights are requested, but no matching manifest names any; the message lists
             the versions and frameworks that have some.
-        ManifestError: The model generates text, and ``generates`` is False.
     """
     preference = partial(_suitability, weights=weights)
     if framework is None:
@@ -108,8 +105,6 @@ def select_model(
     built_in = chosen.framework.name.casefold() in _KNOWN_FRAMEWORKS
     if built_in and weights is Weights.PRETRAINED and not _suitability(chosen, weights):
         raise ArtifactError(_without_weights(catalog, chosen))
-    if chosen.output.type == GENERATION and not generates:  # refused before a dataset is asked for
-        require_supported(chosen)
     return chosen
 
 

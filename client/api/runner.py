@@ -25,6 +25,7 @@ from inferometer.agent.architectures.sources import Architectures
 from inferometer.agent.artifacts.files import ArtifactCache
 from inferometer.agent.artifacts.web import fetch_image
 from inferometer.agent.inference.registry import Registry
+from inferometer.agent.inference.requirements import GENERATION, require_supported
 from inferometer.agent.inference.session import Session, check_model, open_session, select_model
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.client.api.invocation import Invocation
@@ -162,7 +163,7 @@ class Systems:
             from inferometer.agent.generation.opening import open_engine
             from inferometer.evaluators.load.local_streams import LocalGeneration
 
-            manifest, options = self._find_model(request, generates=True), request.session.predictor
+            manifest, options = self._find_model(request), request.session.predictor
             sizes = {"max_batch_size": max_batch_size}
             return LocalGeneration(*open_engine(manifest, self.registry, self.cache, options, **sizes))
         from inferometer.client.remote.openai.server import open_openai
@@ -172,9 +173,12 @@ class Systems:
 
     def find_model(self, request: SystemRequest) -> ModelManifest:
         """Returns the manifest of the model that a request names; see ``JobResources``."""
-        return self._find_model(request)
+        found = self._find_model(request)
+        if found.output.type == GENERATION:  # refused before a dataset is asked for
+            require_supported(found)
+        return found
 
-    def _find_model(self, request: SystemRequest, *, generates: bool = False) -> ModelManifest:
+    def _find_model(self, request: SystemRequest) -> ModelManifest:
         invocation = self._invocation
         return select_model(
             invocation.catalog,
@@ -183,7 +187,6 @@ class Systems:
             request.model_version,
             request.framework_name or invocation.configuration.framework,
             request.session.weights,
-            generates=generates,
         )
 
     def check_system(self, request: SystemRequest) -> ModelManifest | None:

@@ -229,7 +229,7 @@ def check(paths: tuple[Path, ...]) -> int:
     Below a valid model are its files that can run code, and unsupported features that prevent opening
     the model. The exit code is that of an invalid manifest if any file is not a valid one.
     """
-    from inferometer.manifests.loader import files_in
+    from inferometer.manifests.files import files_in
 
     code = SUCCESS
     listed = ((path.is_dir() and files_in(path)) or (path,) for path in paths)

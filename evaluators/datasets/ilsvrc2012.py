@@ -31,7 +31,7 @@ from inferometer.evaluators.datasets.files import (
     too_large,
 )
 from inferometer.manifests.errors import DatasetError, InputError, one_line
-from inferometer.manifests.loader import BUILTIN
+from inferometer.manifests.files import BUILTIN
 
 _HEADER_BYTES = 128
 _MAX_BYTES = 256 * 1024 * 1024

@@ -12,7 +12,7 @@ from file_server import FileServer
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.manifests.catalog import Catalog
-from inferometer.manifests.loader import BUILTIN
+from inferometer.manifests.files import BUILTIN
 from tests.cli.conftest import Agent
 
 MODEL, DATA = BUILTIN / "models" / "DigitsCNN", BUILTIN / "datasets" / "digits_validation"

@@ -15,7 +15,7 @@ from file_server import FileServer
 from PIL import Image
 
 from inferometer.evaluators.conversion import published
-from inferometer.manifests.loader import BUILTIN
+from inferometer.manifests.files import BUILTIN
 from tests.dataset_files import cifar_records, idx, items, write_archive, write_folder, write_idx
 
 DIGITS = BUILTIN / "datasets" / "digits_validation" / "digits_validation.zip"

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from file_server import Answer, FileServer
 
-from inferometer.manifests.loader import BUILTIN
+from inferometer.manifests.files import BUILTIN
 
 DIGITS = BUILTIN / "models" / "DigitsCNN"
 DATA = BUILTIN / "datasets" / "digits_validation" / "digits_validation.zip"

@@ -197,6 +197,14 @@ def test_an_evaluation_over_a_dataset_sends_the_user_to_generation(agent: Agent)
     assert found.error.endswith("generates text; measure it by agent measure generation")
 
 
+@pytest.mark.parametrize("command", ["dataset", "workload"])
+def test_a_language_model_makes_no_predictions(agent: Agent, command: str) -> None:
+    found = agent("predict", command, "--model_name=ToyLlama")
+
+    assert found.code != 0
+    assert "ToyLlama 1.0 generates text and makes no predictions; measure it with" in found.error
+
+
 def test_a_stop_keeps_what_was_measured(agent: Agent) -> None:
     command = [sys.executable, "-c", "from inferometer.client.cli.main import main; main()"]
     with serving(first_ms=5, token_ms=1) as server:

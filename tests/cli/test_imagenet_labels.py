@@ -12,7 +12,7 @@ from PIL import Image
 
 from inferometer.agent.architectures.pytorch.resnet import ResNet
 from inferometer.manifests.catalog import Catalog
-from inferometer.manifests.loader import BUILTIN
+from inferometer.manifests.files import BUILTIN
 
 LABELS = BUILTIN / "labels" / "imagenet_1k.txt"
 TABBY, SYNSETS = 281, ("n01440764", "n02123045", "n15075141")

@@ -15,7 +15,7 @@ import pytest
 import inferometer as im
 from inferometer import _OWNERS
 from inferometer.evaluators.kinds.load.request import MaxQpsRequest
-from inferometer.manifests.loader import BUILTIN
+from inferometer.manifests.files import BUILTIN
 from tests.cli.conftest import Agent
 
 PAGE = (Path(__file__).parents[2] / "docs" / "library.md").read_text(encoding="utf-8")

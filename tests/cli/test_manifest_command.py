@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from inferometer.agent.artifacts.locations import cached_path
-from inferometer.manifests.loader import BUILTIN
+from inferometer.manifests.files import BUILTIN
 
 MODEL = """\
 name: Old

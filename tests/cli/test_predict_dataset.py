@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from inferometer.manifests.loader import BUILTIN
+from inferometer.manifests.files import BUILTIN
 
 FRAMEWORKS = ("PyTorch", "MXNet", "ONNXRuntime")
 DIGITS = BUILTIN / "datasets" / "digits_validation" / "digits_validation.zip"

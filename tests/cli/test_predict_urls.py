@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from inferometer.agent.artifacts.web import fetch_image
-from inferometer.manifests.loader import BUILTIN
+from inferometer.manifests.files import BUILTIN
 from tests.cli.conftest import served
 
 DIGITS = BUILTIN / "datasets" / "digits_validation" / "digits_validation.zip"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from inferometer.agent.hardware.environment import default_threads
-from inferometer.manifests.loader import BUILTIN
+from inferometer.manifests.files import BUILTIN
 from tests.cli.conftest import Agent, served
 
 DIGITS = BUILTIN / "datasets" / "digits_validation" / "digits_validation.zip"

@@ -146,7 +146,7 @@ def test_known_sizes_are_found_and_the_largest_batch_is_estimated_and_tried() ->
     assert second["batch_mib"] == pytest.approx(40 * 4, rel=0.02)
     assert second["data_mib"] - first["data_mib"] == pytest.approx(32 * 4, rel=0.02)
     capacity: Any = found.measurement.capacity(0)
-    assert capacity["error_percent"] == pytest.approx(0, abs=2)
+    assert abs(capacity["error_percent"]) <= 100 / capacity["largest_batch"] + 0.01  # one input
     # what does not fit at the true largest fits no more than the limit allows
     expected = second["data_mib"] + 4 * (capacity["largest_batch"] - 40)
     assert expected == pytest.approx(limit_mib, rel=0.02)

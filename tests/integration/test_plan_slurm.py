@@ -26,6 +26,14 @@ from tests.integration.slurm_cluster import SlurmCluster, wait_for
 MAIN = "from inferometer.client.cli.main import main; main()"
 ROOT = Path(__file__).parents[2]
 SHORT = "import time; time.sleep(0.3)"
+HELD = """
+import os, pathlib, time
+time.sleep(0.5)
+hold = pathlib.Path({hold!r})
+while (hold / "on").exists():
+    (hold / os.environ["SLURM_JOB_ID"]).touch()
+    time.sleep(0.05)
+"""
 CODE = "import sys, pathlib; exec(sys.argv[2]); pathlib.Path(sys.argv[1]).open('a').write('x')"
 
 
@@ -62,19 +70,24 @@ def test_a_plan_completes_although_a_node_is_lost_and_a_job_is_cancelled(
 ) -> None:
     monkeypatch.setenv("AGENT_DATA_DIR", str(tmp_path))
     folder, file = tmp_path / "plans" / "s", tmp_path / "s.yaml"
-    driver = driver_of(folder, 8, "import time; time.sleep(1)")
+    hold = tmp_path / "hold"
+    hold.mkdir()
+    driver = driver_of(folder, 8, HELD.format(hold=str(hold)))
     file.write_text(f"{{name: s, command: c, variables: {{n: {list(range(8))}}}}}")
     done: set[str] = set()
 
-    def running() -> set[str]:
-        return set(cluster.run("squeue", "-h", "-o", "%i", "--nodelist=c1", "--states=running").split())
+    def holding() -> set[str]:
+        """The jobs on the node that cannot end."""
+        running = cluster.run("squeue", "-h", "-o", "%i", "--nodelist=c1", "--states=running").split()
+        return set(running) & {path.name for path in hold.glob("[0-9]*")}
 
     def disturb(progress: RunEvent) -> None:
         if progress.result is not None and "node" not in done:
             done.add("node")
-            before = running()
-            wait_for(lambda: bool(running()) and not running() & before)  # so that it is not about to end
+            (hold / "on").touch()
+            wait_for(lambda: bool(holding()))
             cluster.node_down("c1")
+            (hold / "on").unlink()
         elif progress.result is not None and "job" not in done:
             done.add("job")
             jobs = subprocess.run(["squeue", "-h", "-o", "%i"], capture_output=True, text=True, check=True)

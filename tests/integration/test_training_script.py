@@ -21,7 +21,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from inferometer.manifests.loader import BUILTIN
+from inferometer.manifests.files import BUILTIN
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SCRIPT = ROOT / "tools" / "train_digits_cnn.py"

@@ -20,7 +20,7 @@ from inferometer.agent.artifacts.files import get_file, resolve_artifacts
 from inferometer.agent.artifacts.locations import refer, tokenizer_files
 from inferometer.agent.inference.registry import Registry
 from inferometer.manifests.catalog import Catalog
-from inferometer.manifests.loader import BUILTIN
+from inferometer.manifests.files import BUILTIN
 from inferometer.manifests.schema import DatasetManifest, ModelManifest
 
 FRAMEWORKS = ("PyTorch", "MXNet", "ONNXRuntime")

@@ -17,8 +17,8 @@ from inferometer.agent.architectures.sources import BUILTIN_ARCHITECTURES
 from inferometer.evaluators.tasks.metric import ClassIndex
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import DatasetError, UnknownModelError
+from inferometer.manifests.files import BUILTIN
 from inferometer.manifests.inputs import ImageParameters
-from inferometer.manifests.loader import BUILTIN
 from inferometer.manifests.schema import ModelManifest
 
 FRAMEWORKS = ("PyTorch", "MXNet", "ONNXRuntime")

@@ -16,7 +16,7 @@ from inferometer.manifests.errors import (
     UnknownDatasetError,
     UnknownModelError,
 )
-from inferometer.manifests.loader import BUILTIN
+from inferometer.manifests.files import BUILTIN
 from inferometer.manifests.schema import ModelManifest
 
 INSTALLED = {"PyTorch": "2.13.0+cpu", "MXNet": "1.9.1", "ONNXRuntime": "1.20.0"}

@@ -9,7 +9,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inferometer.manifests.loader import InvalidYamlError, manifest_files, parse_yaml
+from inferometer.manifests.files import manifest_files
+from inferometer.manifests.loader import InvalidYamlError, parse_yaml
 
 pytestmark = pytest.mark.skipif(not yaml.__with_libyaml__, reason="PyYAML was built without libyaml")
 

@@ -26,7 +26,7 @@ from inferometer.agent.generation.engine import Engine, GenerationParameters, Pi
 from inferometer.agent.generation.opening import Engines, open_engine
 from inferometer.agent.hardware.environment import PredictorOptions
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.session import SessionOptions, open_session, select_model
+from inferometer.agent.inference.session import SessionOptions, open_session
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import (
     AgentError,
@@ -35,7 +35,7 @@ from inferometer.manifests.errors import (
     ManifestError,
     UnknownModelError,
 )
-from inferometer.manifests.loader import BUILTIN
+from inferometer.manifests.files import BUILTIN
 from tools.train_toy_llama import write_tensors
 
 SHIPPED = BUILTIN / "models" / "ToyLlama"
@@ -228,8 +228,6 @@ def test_a_language_model_makes_no_predictions() -> None:
     manifest = Catalog().find_model("ToyLlama", None, Registry().versions)
     with pytest.raises(ManifestError, match="generates text and makes no predictions; measure it"):
         open_session(manifest, SessionOptions(), Registry())
-    with pytest.raises(ManifestError, match="generates text and makes no predictions; measure it"):
-        select_model(Catalog(), Registry(), "ToyLlama")
 
 
 def test_the_models_of_an_agent_are_found_by_name_and_opened_once() -> None:

@@ -11,7 +11,7 @@ import pytest
 from inferometer.evaluators.datasets.opening import BACKENDS, backend_of, open_dataset, open_path
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, DatasetError
-from inferometer.manifests.loader import BUILTIN
+from inferometer.manifests.files import BUILTIN
 from tests.dataset_files import (
     cifar_pickle,
     cifar_records,
