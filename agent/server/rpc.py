@@ -275,6 +275,8 @@ async def _end_of_tasks() -> None:
             _, left = await asyncio.wait(tasks, timeout=_CLEANUP_S)
             for task in left:
                 task.cancel()
+    for _ in range(2):  # in which the cancelled ones end, and then the connections that they abort
+        await asyncio.sleep(0)
 
 
 async def _make(options: Sequence[tuple[str, Any]]) -> grpc.aio.Server:

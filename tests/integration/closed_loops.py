@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import grpc
 from agent_client import BATCH, TIMEOUT_S, Client, v1_request
@@ -95,6 +96,8 @@ class ClosedLoops:
                 self._count("rest", type(error).__name__, ready)
             finally:
                 writer.close()
+                with suppress(ConnectionError):
+                    await writer.wait_closed()
 
     async def _ask(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ready: asyncio.Event

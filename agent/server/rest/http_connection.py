@@ -251,10 +251,12 @@ class CheckingServer(uvicorn.Server):
             await super().serve(sockets)
         finally:
             checking.cancel()
-            if self.server_state.tasks:  # cancelled ones still tell their clients
-                await asyncio.wait(self.server_state.tasks, timeout=_LAST_HEAD_S)
-            for connection in self.connections:
-                connection.transport.abort()
+            try:
+                if self.server_state.tasks:  # cancelled ones still tell their clients
+                    await asyncio.wait(self.server_state.tasks, timeout=_LAST_HEAD_S)
+            finally:  # although this task is cancelled too
+                for connection in self.connections:
+                    connection.transport.abort()
 
     @property
     def connections(self) -> list[HttpConnection]:
