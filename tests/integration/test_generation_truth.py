@@ -1,4 +1,7 @@
-"""``agent measure generation`` against a server with known times: every figure beside the truth."""
+"""``agent measure generation`` against a server with known times: every figure beside the truth.
+
+A difference of 0.2 ms needs a machine with nothing else to do, or real-time priority: make slow runs these.
+"""
 
 import statistics
 from itertools import chain
@@ -61,7 +64,7 @@ CASES = {
 }
 
 
-@pytest.mark.real_time
+@pytest.mark.slow
 @pytest.mark.parametrize(("behaviour", "options"), CASES.values(), ids=CASES)
 def test_every_figure_is_the_truth(behaviour, options):
     with serving(**behaviour) as server:
@@ -90,11 +93,13 @@ def test_every_figure_is_the_truth(behaviour, options):
     assert summary.whole_tokens_per_s == pytest.approx(sum(each.tokens for each in sent) / whole_s, rel=0.01)
 
 
-@pytest.mark.real_time
+@pytest.mark.slow
 @pytest.mark.parametrize("breaks", ["error", "cut"])
-def test_what_breaks_is_counted_and_is_in_no_time(breaks):
+def test_what_breaks_is_counted_and_is_in_no_time(breaks, tmp_path):
+    prompts = tmp_path / "prompts.jsonl"  # which need no requests that find out the number of their words
+    prompts.write_text('{"prompt": "one two three"}\n')
     with serving(breaks=breaks, every=8, chunk=3) as server:
-        found, sent = measured(server)
+        found, sent = measured(server, prompts=prompts, prompt_tokens=None)
     summary, expected = GenerationSummary(found), truths(found, sent)
     broken = [each.end == breaks for each in sent]
 
@@ -105,7 +110,7 @@ def test_what_breaks_is_counted_and_is_in_no_time(breaks):
     assert summary.ttft.mean_ns / 1e6 == pytest.approx(statistics.fmean(values_ms), abs=0.5)
 
 
-@pytest.mark.real_time
+@pytest.mark.slow
 def test_goodput_is_of_the_requests_that_keep_every_bound():
     with serving(spread=0.3, chunk=3) as server:
         found, sent = measured(server, ttft_bound_ms=52, tpot_bound_ms=3.5)
