@@ -8,6 +8,7 @@ what it has kept since the last one, a list of ``Sent`` as JSON; it ends with it
 
 import asyncio
 import json
+import os
 import random
 import selectors
 import sys
@@ -100,8 +101,9 @@ class Sent:
 
 
 async def _until(due_ns: int) -> None:
-    """Waits for a time; other requests go on meanwhile."""
+    """Waits for a time; other requests go on meanwhile, and so does the client, whose core this may be."""
     while (left_ns := due_ns - time.perf_counter_ns()) > 0:
+        os.sched_yield()
         await asyncio.sleep(max(left_ns - SPIN_NS, 0) / 1e9)
 
 

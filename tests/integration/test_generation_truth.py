@@ -1,7 +1,4 @@
-"""``agent measure generation`` against a server with known times: every figure beside the truth.
-
-A difference of 0.2 ms needs a machine with nothing else to do, or real-time priority: make slow runs these.
-"""
+"""``agent measure generation`` against a server with known times: every figure beside the truth."""
 
 import statistics
 from itertools import chain
@@ -64,7 +61,7 @@ CASES = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.real_time
 @pytest.mark.parametrize(("behaviour", "options"), CASES.values(), ids=CASES)
 def test_every_figure_is_the_truth(behaviour, options):
     with serving(**behaviour) as server:
@@ -83,17 +80,23 @@ def test_every_figure_is_the_truth(behaviour, options):
     characters = [len(text) for each in sent for _, _, text in each.chunks]
     assert found.streams.chunk_characters.tolist() == characters
     due_ns = found.run.began_ns + found.run.queries.scheduled_ns
-    begin_ns, end_ns = due_ns[summary.counted][[0, -1]]
-    ended = sum(begin_ns <= each.last_ns <= end_ns for each in sent)
-    tokens = sum(count for each in sent for when, count, _ in each.chunks if begin_ns <= when <= end_ns)
-    assert summary.requests.per_s == pytest.approx(ended * 1e9 / (end_ns - begin_ns), rel=0.02)
-    assert summary.output_tokens.per_s == pytest.approx(tokens * 1e9 / (end_ns - begin_ns), rel=0.02)
+    early = due_ns < found.run.began_ns + found.run.cut_ns
+    end_ns = due_ns[-1]
+    begin_ns = max(
+        due_ns[~early][0], *(each.last_ns for each, is_early in zip(sent, early, strict=True) if is_early)
+    )
+    window_s = (end_ns - begin_ns) / 1e9
+    shares = [[begin_ns < when <= end_ns for when, _, _ in each.chunks] for each in sent]
+    answers = sum(map(statistics.fmean, shares))
+    tokens = sum(each.tokens * statistics.fmean(share) for each, share in zip(sent, shares, strict=True))
+    assert summary.requests.per_s == pytest.approx(answers / window_s, rel=0.02)
+    assert summary.output_tokens.per_s == pytest.approx(tokens / window_s, rel=0.02)
     begun_ns = due_ns[0]
     whole_s = (max(each.last_ns for each in sent) - begun_ns) / 1e9
     assert summary.whole_tokens_per_s == pytest.approx(sum(each.tokens for each in sent) / whole_s, rel=0.01)
 
 
-@pytest.mark.slow
+@pytest.mark.real_time
 @pytest.mark.parametrize("breaks", ["error", "cut"])
 def test_what_breaks_is_counted_and_is_in_no_time(breaks, tmp_path):
     prompts = tmp_path / "prompts.jsonl"  # which need no requests that find out the number of their words
@@ -110,7 +113,7 @@ def test_what_breaks_is_counted_and_is_in_no_time(breaks, tmp_path):
     assert summary.ttft.mean_ns / 1e6 == pytest.approx(statistics.fmean(values_ms), abs=0.5)
 
 
-@pytest.mark.slow
+@pytest.mark.real_time
 def test_goodput_is_of_the_requests_that_keep_every_bound():
     with serving(spread=0.3, chunk=3) as server:
         found, sent = measured(server, ttft_bound_ms=52, tpot_bound_ms=3.5)
