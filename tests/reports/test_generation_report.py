@@ -41,6 +41,13 @@ def test_the_summary_tells_the_figures_and_what_is_missing(evaluations: list[Eva
     assert any(line.startswith("goodput: ") and line.endswith("kept every bound") for line in told)
 
 
+def test_a_bound_that_cannot_be_judged_is_named(evaluations: list[Evaluation]) -> None:
+    uncounted = measured([answer(0, 5, 2)], options={"tpot_bound_ms": 3.0}, tokens_by="")
+    evaluation = changed(evaluations[0], measurement=uncounted)
+
+    assert dict(kind_of(evaluation).summary(evaluation))["goodput"] == "not known: TPOT is not"
+
+
 def test_nothing_was_answered(evaluations: list[Evaluation]) -> None:
     evaluation = changed(evaluations[0], measurement=measured([], options={"ttft_bound_ms": 3.0}))
 

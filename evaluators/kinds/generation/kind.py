@@ -255,6 +255,8 @@ class GenerationKind(RunsKind[GenerationMeasurement]):
         if summary.kept is not None:
             share = f", {100 * (summary.kept_share or 0):.1f} % kept every bound"
             yield "goodput", f"{_rate_text(summary.goodput, 'requests/s')}{share}"
+        elif measured.bound_ns("tpot_bound_ms"):
+            yield "goodput", "not known: TPOT is not"
         if run.checksum:  # of a schedule
             yield from _time_rows(summary, {"lag": "lag"})
 
