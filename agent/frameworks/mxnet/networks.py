@@ -273,7 +273,6 @@ class GluonNetwork(TrainedNetwork):
         self._watched = False
 
     def forward(self, shards: Sequence[Shard | None]) -> list[Any]:
-        """Records the block and its loss; see ``TrainedNetwork``."""
         self.batch_shapes = [shard[0].shape for shard in shards if shard]
         with warnings.catch_warnings():
             if self._watched:  # MXNet calls it experimental in every call of a block
@@ -287,20 +286,16 @@ class GluonNetwork(TrainedNetwork):
         return self._losses
 
     def backward(self, scale: float) -> None:
-        """Runs the backward pass of the recorded block and loss; see ``TrainedNetwork``."""
         losses, self._losses = self._losses, []
         mxnet.autograd.backward(losses, [mxnet.nd.full(x.shape, scale, ctx=x.context) for x in losses])
 
     def scores(self, inputs: Any) -> Any:
-        """Runs the block in predict mode; see ``TrainedNetwork``."""
         return self._block(inputs)
 
     def arrays(self, parameter: Any) -> list[Any]:
-        """See ``TrainedNetwork``."""
         return list(parameter.list_data())
 
     def gradients(self) -> list[list[Any]]:
-        """See ``TrainedNetwork``."""
         return [parameter.list_grad() for parameter in self.trained.values()]
 
     def watch(self, on_output: OnOutput | None) -> None:
@@ -318,7 +313,6 @@ class GluonNetwork(TrainedNetwork):
             block.hybridize(static_alloc=True, **apart)
 
     def symbols(self) -> tuple[Any, Any]:
-        """See ``TrainedNetwork``."""
         return self._block._cached_graph[1], self._loss._cached_graph[1]
 
     def update_block(self) -> None:
@@ -377,7 +371,6 @@ class ModuleNetwork(TrainedNetwork):
             )
 
     def forward(self, shards: Sequence[Shard | None]) -> list[Any]:
-        """Runs the modules; see ``TrainedNetwork``."""
         self.batch_shapes = [shard[0].shape for shard in shards if shard]
         self._ran = []
         for module, shard in zip(self._modules, shards, strict=True):
@@ -407,18 +400,15 @@ class ModuleNetwork(TrainedNetwork):
                     _executor(module).grad_dict[parameter.name][:] *= scale
 
     def scores(self, inputs: Any) -> Any:
-        """Runs the first module without gradients; see ``TrainedNetwork``."""
         targets = mxnet.nd.zeros((len(inputs), *self._target_shape), ctx=inputs.context)
         self._modules[0].forward(mxnet.io.DataBatch([inputs], [targets]), is_train=False)
         return self._modules[0].get_outputs()[1]
 
     def arrays(self, parameter: Any) -> list[Any]:
-        """See ``TrainedNetwork``."""
         executors, name = [_executor(module) for module in self._modules], parameter.name
         return [each.arg_dict[name] if name in each.arg_dict else each.aux_dict[name] for each in executors]
 
     def gradients(self) -> list[list[Any]]:
-        """See ``TrainedNetwork``."""
         executors = [_executor(module) for module in self._modules]
         return [[each.grad_dict[p.name] for each in executors] for p in self.trained.values()]
 
@@ -439,7 +429,6 @@ class ModuleNetwork(TrainedNetwork):
         self._on_output, self._watched = on_output, []
 
     def symbols(self) -> tuple[Any, Any]:
-        """See ``TrainedNetwork``."""
         return self._scores, self._modules[0].symbol
 
     def _watch(self, module: Any, shard: Shard, on_output: OnOutput) -> None:
@@ -462,7 +451,6 @@ class ModuleNetwork(TrainedNetwork):
         self._watched.append(executor)
 
     def update_block(self) -> None:
-        """See ``TrainedNetwork``."""
         for parameter in (*self.trained.values(), *self.others.values()):
             parameter.set_data(self.arrays(parameter)[0])
 

@@ -36,7 +36,6 @@ class Nesterov(mxnet.optimizer.Optimizer):
         return mxnet.nd.zeros_like(weight)
 
     def update(self, index: int, weight: Any, grad: Any, state: Any) -> None:
-        """Updates one parameter."""
         gradient = _with_decay(self, index, weight, grad)
         state *= self.momentum
         state += gradient
@@ -56,7 +55,6 @@ class RMSProp(mxnet.optimizer.Optimizer):
         return mxnet.nd.zeros_like(weight), mxnet.nd.zeros_like(weight)
 
     def update(self, index: int, weight: Any, grad: Any, state: tuple[Any, Any]) -> None:
-        """Updates one parameter."""
         gradient = _with_decay(self, index, weight, grad)
         squares, velocity = state
         squares *= 0.99
@@ -80,7 +78,6 @@ class Adam(mxnet.optimizer.Optimizer):
         return mxnet.nd.zeros_like(weight), mxnet.nd.zeros_like(weight)
 
     def update(self, index: int, weight: Any, grad: Any, state: tuple[Any, Any]) -> None:
-        """Updates one parameter."""
         self._update_count(index)
         steps, rate, decay = self._index_update_count[index], self._get_lr(index), self._get_wd(index)
         if self.decoupled and decay:

@@ -95,7 +95,6 @@ class MXNetPredictor(Predictor):
 
     @classmethod
     def signature_of_file(cls, path: Path) -> ModelSignature:
-        """Reads the inputs from a symbol file and the parameter file next to it; see ``Predictor``."""
         graph, weights, note = find_symbol(path)
         with ONE_AT_A_TIME:
             parameters = read_parameters(weights) if weights else {}
@@ -142,7 +141,6 @@ class MXNetPredictor(Predictor):
             raise refuse(title_of(manifest), options.precision, options.device, why)
 
     def load(self) -> None:
-        """Reads the symbol and its parameters and binds them for a batch of one; see ``Predictor``."""
         with ONE_AT_A_TIME:
             self._load()
 
@@ -176,7 +174,6 @@ class MXNetPredictor(Predictor):
         return ONE_AT_A_TIME
 
     def profiler(self, level: TraceLevel) -> Profiler | None:
-        """Returns a profiler of the symbol's operators; see ``Predictor``."""
         from inferometer.agent.frameworks.mxnet.profiler import MXNetProfiler  # most runs need none
 
         if self._symbol is None:
@@ -213,7 +210,6 @@ class MXNetPredictor(Predictor):
         return next(reversed(self._executors.values()))
 
     def details(self) -> FrameworkDetails:
-        """Returns MXNet's libraries, build and settings; see ``Predictor``."""
         return framework_details()
 
     @property

@@ -39,9 +39,9 @@ _IN_USE = threading.Lock()
 class ApartExecutors(Protocol):
     """The part of ``MXNetPredictor`` that the profiler uses."""
 
-    def run_apart(self, prepare: Callable[[Any], None] | None) -> None: ...  # noqa: D102
-    def drop_apart(self) -> None: ...  # noqa: D102
-    def latest_executor(self) -> Any: ...  # noqa: D102
+    def run_apart(self, prepare: Callable[[Any], None] | None) -> None: ...
+    def drop_apart(self) -> None: ...
+    def latest_executor(self) -> Any: ...
 
 
 class MXNetProfiler(Profiler):
@@ -63,7 +63,6 @@ class MXNetProfiler(Profiler):
         self._recording = OperatorRecording()
 
     def start(self) -> None:
-        """Starts MXNet's profiler on executors that run operators one by one; see ``Profiler``."""
         self._windows, self._ran = [], []
         if self._recording.running:
             return
@@ -77,7 +76,6 @@ class MXNetProfiler(Profiler):
             raise
 
     def predicted(self, window: PredictWindow) -> None:
-        """Registers a prediction and its graph; see ``Profiler``."""
         executor = self._executors.latest_executor()
         if self._failures:
             raise PredictionError(f"MXNet failed at an operator: {self._failures.pop()}")
@@ -87,7 +85,6 @@ class MXNetProfiler(Profiler):
         self._ran.append(executor)
 
     def collect(self, recorder: SpanRecorder) -> None:
-        """Stops MXNet's profiler and adds its records; see ``Profiler``."""
         if not self._recording.running:
             return
         # MXNet uses the system's clock, which may have been set since the recorder was created

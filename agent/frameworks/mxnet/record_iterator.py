@@ -56,7 +56,6 @@ class MXNetRecordReader(RecordReader):
             raise self._unreadable(error) from error
 
     def epoch(self, out: NDArray[Any]) -> Iterator[NDArray[np.int64]]:
-        """Yields the labels of each batch; see ``RecordReader``."""
         target, left = mxnet.nd.from_numpy(out), self._count
         try:
             self._iterator.reset()

@@ -78,7 +78,6 @@ class MXNetStepProfiler(Profiler):
         self._failures: list[Exception] = []
 
     def start(self) -> None:
-        """Starts MXNet's profiler and queues operators one by one; see ``Profiler``."""
         self._windows, self._steps, self._outputs = [], [], []
         if self._recording.running:
             return
@@ -91,7 +90,6 @@ class MXNetStepProfiler(Profiler):
             self._recording.start(self.open_folder())
 
     def predicted(self, window: PredictWindow) -> None:
-        """Registers a step and the reports of its hooks; see ``Profiler``."""
         if self._failures:
             raise PredictionError(f"MXNet failed at an operator: {reason(self._failures.pop())}")
         super().predicted(window)
@@ -99,7 +97,6 @@ class MXNetStepProfiler(Profiler):
         self._outputs = []
 
     def collect(self, recorder: SpanRecorder) -> None:
-        """Stops MXNet's profiler and adds its records; see ``Profiler``."""
         if not self._recording.running:
             return
         # MXNet uses the system's clock, which may have been set since the recorder was created

@@ -117,12 +117,10 @@ class MXNetTrainer(Trainer):
 
     @classmethod
     def check(cls, manifest: ModelManifest, options: TrainerOptions) -> None:
-        """Checks the options and finds the devices; see ``Trainer``."""
         with ONE_AT_A_TIME:
             _chosen(manifest, options)
 
     def load(self) -> None:
-        """Builds the network and its optimizer, and joins the other ranks; see ``Trainer``."""
         with ONE_AT_A_TIME:
             self._contexts, kvstore = _chosen(self.manifest, self.options)
             for context in self._contexts:
@@ -145,7 +143,6 @@ class MXNetTrainer(Trainer):
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """The output shape for one sample; see ``Trainer``."""
         return self._loaded().output_shape
 
     def place(self, batch: TrainingBatch) -> PlacedBatch:
@@ -163,7 +160,6 @@ class MXNetTrainer(Trainer):
         return _Placed(shards, len(batch))
 
     def step(self, batch: PlacedBatch, *, parts: bool = False) -> StepResult:
-        """Trains on a batch; see ``Trainer``."""
         training = self._loaded()
         if not isinstance(batch, _Placed):
             raise TrainingError(f"{self}: the batch is {type(batch).__name__}, which place() did not return")
@@ -174,7 +170,6 @@ class MXNetTrainer(Trainer):
         return result
 
     def scores(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
-        """Runs the network on the first device, in the training precision; see ``Trainer``."""
         training = self._loaded()
         inputs = self.checked_inputs(inputs)
         with ONE_AT_A_TIME, self._translated(f"run a batch of {len(inputs)}", TrainingError):
@@ -183,7 +178,6 @@ class MXNetTrainer(Trainer):
         return scores
 
     def save(self, path: Path) -> None:
-        """Writes the parameters in gluon's format, first to a file next to the path; see ``Trainer``."""
         training = self._loaded()
         try:
             # opened here, because MXNet reports a file that it cannot open by a message of its C++ code
@@ -194,7 +188,6 @@ class MXNetTrainer(Trainer):
             raise OutputError(f"{path}: cannot be written: {reason(error)}") from error
 
     def gather(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Gathers the values of all ranks through the kvstore's servers; see ``Trainer``."""
         training = self._loaded()
         values = np.array(values, np.int64)
         if training.exchange is None:
@@ -203,12 +196,10 @@ class MXNetTrainer(Trainer):
             return training.exchange.gather(values)
 
     def profiler(self, level: TraceLevel) -> Profiler | None:
-        """Returns a profiler of the operators of both passes; see ``Trainer``."""
         training = self._loaded()
         return MXNetStepProfiler(training.network, level, gpu=self.options.devices[0].is_gpu)
 
     def details(self) -> FrameworkDetails:
-        """Returns MXNet's libraries, build and settings; see ``Trainer``."""
         return framework_details()
 
     @property
@@ -217,7 +208,6 @@ class MXNetTrainer(Trainer):
         return self._threads
 
     def close(self) -> None:
-        """Frees the network, and leaves the other ranks; see ``Trainer``."""
         with ONE_AT_A_TIME:
             training, self._training = self._training, None
             if training is None:

@@ -63,12 +63,10 @@ class ONNXRuntimePredictor(Predictor):
 
     @classmethod
     def signature_of_file(cls, path: Path) -> ModelSignature:
-        """Reads the inputs of an ``.onnx`` file; see ``Predictor``."""
         return read_onnx_signature(path)
 
     @classmethod
     def signature_of_object(cls, model: object, examples: Sequence[InputSignature]) -> ModelSignature:
-        """Returns the inputs of an ``InferenceSession``; see ``Predictor``."""
         assert isinstance(model, onnxruntime.InferenceSession)  # noqa: S101 - as the registry has it
         return ModelSignature(tuple(map(_signature_of_node, model.get_inputs())))
 
@@ -90,7 +88,6 @@ class ONNXRuntimePredictor(Predictor):
             raise ArtifactError(_without_exporter(manifest))
 
     def load(self) -> None:
-        """Builds the session on the requested device; see ``Predictor``."""
         self._precision = self.casts_to()
         self.check(self.manifest, self.options, in_memory=self.artifacts.in_memory is not None)
         if self.artifacts.in_memory is not None:
@@ -166,7 +163,6 @@ class ONNXRuntimePredictor(Predictor):
         return np.array([[each[key] for key in classes] for each in maps], np.float32)
 
     def profiler(self, level: TraceLevel) -> Profiler | None:
-        """Returns a profiler of the graph's nodes; see ``Predictor``."""
         # imported here because most runs need none
         from inferometer.agent.frameworks.onnxruntime.profiler import ONNXRuntimeProfiler
 
@@ -201,7 +197,6 @@ class ONNXRuntimePredictor(Predictor):
         self._profiled = session
 
     def declared_outputs(self) -> tuple[InputSignature, ...]:
-        """Returns the graph's outputs that ``predict`` returns as tensors; see ``Predictor``."""
         nodes = [node for node in self._session.get_outputs() if node.type.startswith(("tensor(", _MAPS))]
         found = tuple(map(_signature_of_node, nodes))
         if self._precision is None:
@@ -212,7 +207,6 @@ class ONNXRuntimePredictor(Predictor):
         )
 
     def details(self) -> FrameworkDetails:
-        """Returns ONNX Runtime's libraries and build and the session's settings; see ``Predictor``."""
         details = details_of(self._session)
         if self._left_out:
             return replace(

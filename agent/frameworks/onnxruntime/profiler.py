@@ -35,9 +35,9 @@ _EVENTS_IN_A_ROUND = 10_000  # about 1 kB each in the file; ONNX Runtime itself 
 class ProfiledSessions(Protocol):
     """The part of ``ONNXRuntimePredictor`` that the profiler uses."""
 
-    def write_graph(self, folder: Path) -> Path: ...  # noqa: D102
-    def open_profiled(self, graph: Path, prefix: Path) -> Any: ...  # noqa: D102
-    def use(self, session: Any) -> None: ...  # noqa: D102
+    def write_graph(self, folder: Path) -> Path: ...
+    def open_profiled(self, graph: Path, prefix: Path) -> Any: ...
+    def use(self, session: Any) -> None: ...
 
 
 class ONNXRuntimeProfiler(Profiler):
@@ -59,7 +59,6 @@ class ONNXRuntimeProfiler(Profiler):
         self._session: Any = None
 
     def start(self) -> None:
-        """Opens a profiled session for the predictor; see ``Profiler``."""
         self._windows = []
         if self._session is not None:
             return
@@ -70,7 +69,6 @@ class ONNXRuntimeProfiler(Profiler):
         self._sessions.use(self._session)
 
     def collect(self, recorder: SpanRecorder) -> None:
-        """Closes the session and adds its records; see ``Profiler``."""
         if self._session is None:
             return
         started_ns, events = self._stop()
@@ -95,7 +93,6 @@ class ONNXRuntimeProfiler(Profiler):
         self.round_batches = max(self.round_batches, _EVENTS_IN_A_ROUND * len(runs) // len(events))
 
     def close(self) -> None:
-        """Restores the predictor's own session and removes the files; see ``Profiler``."""
         self._sessions.use(None)
         self._session = self._graph = None
         self.remove_folder()

@@ -84,7 +84,6 @@ class PyTorchPredictor(Predictor):
 
     @classmethod
     def signature_of_file(cls, path: Path) -> ModelSignature:
-        """Reads the inputs of an exported program or a TorchScript archive; see ``Predictor``."""
         kind = torch_file(path)
         if kind is TorchFile.PROGRAM:
             return read_program_signature(path)
@@ -116,11 +115,9 @@ class PyTorchPredictor(Predictor):
 
     @classmethod
     def check(cls, manifest: ModelManifest, options: PredictorOptions, *, in_memory: bool = False) -> None:
-        """Finds the device; see ``Predictor``."""
         find_device(title_of(manifest), options.device)
 
     def load(self) -> None:
-        """Builds or reads the module, loads its weights and moves it to the device; see ``Predictor``."""
         try:
             self._load()
             if self._dtype is not None:
@@ -181,7 +178,6 @@ class PyTorchPredictor(Predictor):
         }
 
     def profiler(self, level: TraceLevel) -> Profiler | None:
-        """Returns a profiler of the module's operators; see ``Predictor``."""
         from inferometer.agent.frameworks.pytorch.profiler import PyTorchProfiler  # most runs need none
 
         if not isinstance(self._module, torch.nn.Module):
@@ -189,7 +185,6 @@ class PyTorchPredictor(Predictor):
         return PyTorchProfiler(self._module, level, gpu=self._device.type == "cuda")
 
     def axis_sizes(self) -> Mapping[str, tuple[AxisSizes | None, ...]]:
-        """Returns the bounds that an exported program declares; see ``Predictor``."""
         graph = self.artifacts.graph
         if graph is None or graph.suffix != _PROGRAM or not any(each.is_dynamic for each in self.tensors):
             return {}
@@ -199,7 +194,6 @@ class PyTorchPredictor(Predictor):
         return sizes
 
     def details(self) -> FrameworkDetails:
-        """Returns PyTorch's libraries, build and settings; see ``Predictor``."""
         return framework_details()
 
     @property

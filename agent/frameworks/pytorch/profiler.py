@@ -108,7 +108,6 @@ class PyTorchProfiler(Profiler):
         self._add_hooks()
 
     def collect(self, recorder: SpanRecorder) -> None:
-        """Stops Kineto and adds its records; see ``Profiler``."""
         if self._profile is None:
             recorder.note("no layers of some batches: PyTorch profiles only one prediction at a time")
             return
@@ -129,7 +128,6 @@ class PyTorchProfiler(Profiler):
             )
 
     def close(self) -> None:
-        """Removes the hooks and stops Kineto; see ``Profiler``."""
         self._remove_hooks()
         self._stop()
 

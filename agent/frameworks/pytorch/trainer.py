@@ -86,11 +86,9 @@ class PyTorchTrainer(Trainer):
 
     @classmethod
     def check(cls, manifest: ModelManifest, options: TrainerOptions) -> None:
-        """Checks the options and finds the device; see ``Trainer``."""
         _chosen(manifest, options)
 
     def load(self) -> None:
-        """Builds the module and its optimizer, and joins the other ranks; see ``Trainer``."""
         self._device, communication = _chosen(self.manifest, self.options)
         use_threads(self._threads)
         self._found_threads = torch.get_num_threads()
@@ -111,11 +109,9 @@ class PyTorchTrainer(Trainer):
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """The shape of the first output in evaluation, for one sample; see ``Trainer``."""
         return self._loaded().output_shape
 
     def place(self, batch: TrainingBatch) -> PlacedBatch:
-        """Copies a batch, through pinned memory to a GPU; see ``Trainer``."""
         self._loaded()
         batch = self.checked(batch)
         use_threads(self._threads)
@@ -125,7 +121,6 @@ class PyTorchTrainer(Trainer):
         return placed
 
     def step(self, batch: PlacedBatch, *, parts: bool = False) -> StepResult:
-        """Trains on a batch; see ``Trainer``."""
         training = self._loaded()
         if not isinstance(batch, _Placed):
             raise TrainingError(f"{self}: the batch is {type(batch).__name__}, which place() did not return")
@@ -137,7 +132,6 @@ class PyTorchTrainer(Trainer):
         return result
 
     def scores(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
-        """Runs the module in evaluation mode, in the training precision; see ``Trainer``."""
         training = self._loaded()
         inputs = self.checked_inputs(inputs)
         use_threads(self._threads)
@@ -146,7 +140,6 @@ class PyTorchTrainer(Trainer):
         return scores
 
     def save(self, path: Path) -> None:
-        """Writes the state dict, first to a file next to the path; see ``Trainer``."""
         state = {name: tensor.cpu() for name, tensor in self._loaded().module.state_dict().items()}
         try:
             with replacing(path, alone=True) as file:
@@ -155,7 +148,6 @@ class PyTorchTrainer(Trainer):
             raise OutputError(f"{path}: cannot be written: {reason_of(error)}") from error
 
     def gather(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Gathers the values of all ranks through the library that adds up gradients; see ``Trainer``."""
         self._loaded()
         if self._ranks is None:
             return np.array(values, np.int64)[np.newaxis]
@@ -163,14 +155,12 @@ class PyTorchTrainer(Trainer):
             return self._ranks.gather(np.asarray(values, np.int64))
 
     def profiler(self, level: TraceLevel) -> Profiler | None:
-        """Returns a profiler of the module, which DistributedDataParallel calls too; see ``Trainer``."""
         from inferometer.agent.frameworks.pytorch.profiler import PyTorchProfiler  # most runs need none
 
         module = self._loaded().module
         return PyTorchProfiler(module, level, gpu=self._device.type == "cuda", training=True)
 
     def details(self) -> FrameworkDetails:
-        """Returns PyTorch's libraries, build and settings; see ``Trainer``."""
         return framework_details()
 
     @property
@@ -179,7 +169,6 @@ class PyTorchTrainer(Trainer):
         return self._found_threads
 
     def close(self) -> None:
-        """Frees the module, and leaves the other ranks; see ``Trainer``."""
         self._training = None
         if self._ranks is not None:
             self._ranks.leave()

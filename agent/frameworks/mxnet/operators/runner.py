@@ -372,7 +372,6 @@ class MXNetOperators(OperatorRunner):
 
     @property
     def threads(self) -> int | None:
-        """The number of threads that MXNet's CPU workers report."""
         return self._threads
 
     def prepare(
@@ -384,7 +383,6 @@ class MXNetOperators(OperatorRunner):
         gradient: bool = False,
         form: str = "",
     ) -> _Call:
-        """Copies the arrays and creates the function, the executor or the block; see ``OperatorRunner``."""
         found: Form = self.form_of(operator.name)
         form = form or (SYM if operator.parts else ND)
         if form not in self.forms(operator.name):
@@ -418,7 +416,6 @@ class MXNetOperators(OperatorRunner):
         return partial(function, dtype=self.options.dtype, **where)
 
     def uncovered(self) -> tuple[str, ...]:
-        """Returns the operators of MXNet's registry that no form covers."""
         covered: set[str] = set()
         for form in self.table().values():
             covered.update(form.covers or (form.api,))
@@ -426,7 +423,6 @@ class MXNetOperators(OperatorRunner):
         return tuple(sorted(name for name in names if not name.startswith("_") and name not in covered))
 
     def details(self) -> FrameworkDetails:
-        """Returns MXNet's libraries, build and settings."""
         return framework_details()
 
     def close(self) -> None:

@@ -206,7 +206,6 @@ class ONNXRuntimeOperators(OperatorRunner):
 
     @property
     def threads(self) -> int | None:
-        """The number of threads of the sessions."""
         return self._threads
 
     def prepare(
@@ -218,7 +217,6 @@ class ONNXRuntimeOperators(OperatorRunner):
         gradient: bool = False,
         form: str = "",
     ) -> _Call:
-        """Builds the graph's session and binds the inputs on the device; see ``OperatorRunner``."""
         if form not in ("", *self.forms(operator.name)):
             raise NotSupportedHereError(self.missing(operator.name))
         if gradient:
@@ -251,7 +249,6 @@ class ONNXRuntimeOperators(OperatorRunner):
             raise prediction_failure(f"{where}: {reason(error)}", error) from error
 
     def uncovered(self) -> tuple[str, ...]:
-        """Returns the operators that have a CPU kernel but occur in no graph."""
         covered = {name for form in self.table().values() for name in form.api.split()}
         names = {
             each.op_name
@@ -261,7 +258,6 @@ class ONNXRuntimeOperators(OperatorRunner):
         return tuple(sorted(names - covered))
 
     def details(self) -> FrameworkDetails:
-        """Returns ONNX Runtime's libraries, build and settings."""
         return details_of(self._last)
 
     def close(self) -> None:

@@ -219,7 +219,6 @@ class PyTorchOperators(OperatorRunner):
 
     @property
     def threads(self) -> int | None:
-        """The number of threads that PyTorch reports."""
         return torch.get_num_threads()
 
     def prepare(
@@ -231,7 +230,6 @@ class PyTorchOperators(OperatorRunner):
         gradient: bool = False,
         form: str = "",
     ) -> _Call:
-        """Creates the tensors and the function; see ``OperatorRunner``."""
         found: Form = self.form_of(operator.name)
         if gradient and element_type(self.options.dtype).kind != "f":
             raise NotSupportedHereError("PyTorch has no gradients for integers")
@@ -257,7 +255,6 @@ class PyTorchOperators(OperatorRunner):
         return call
 
     def uncovered(self) -> tuple[str, ...]:
-        """Returns the operators of ``torch.ops.aten`` that no form covers."""
         covered: set[str] = set()
         for form in self.table().values():
             covered.update(form.covers or (form.api.rpartition(".")[2],))
@@ -271,7 +268,6 @@ class PyTorchOperators(OperatorRunner):
         )
 
     def details(self) -> FrameworkDetails:
-        """Returns PyTorch's libraries, build and settings."""
         return framework_details()
 
     def peak_memory_bytes(self) -> int | None:
