@@ -65,13 +65,8 @@ class ChildProcess:
     """A fresh Python process and the connection to it.
 
     It ignores SIGINT and SIGTERM, which a terminal or a queue sends to all processes of a command: the parent
-    process decides when it ends. It also has to end when the parent process has ended.
-
-    Attributes:
-        name: The name of the process in errors.
-        process: The process.
-        connection: The connection to it.
-        waiting: The number of messages that it has not answered yet; maintained by the code that uses it.
+    process decides when it ends. It also has to end when the parent process has ended. ``waiting`` is the
+    number of messages that it has not answered yet; the code that uses it maintains it.
     """
 
     name: str

@@ -116,12 +116,8 @@ def is_locked(file: IO[bytes]) -> bool:
 class LineJournal:
     """A file of JSON lines to which one process at a time appends.
 
-    Readers ignore a line that was cut off when a program ended; the next entry starts on a new line.
-
-    Args:
-        path: The path of the file.
-        synced: Whether each line is flushed to the disk.
-        anew: Whether to start over by removing the existing lines.
+    Readers ignore a line that was cut off when a program ended; the next entry starts on a new line. With
+    ``synced``, each line is flushed to the disk; ``anew`` removes the existing lines.
 
     Raises:
         OutputError: The file cannot be written.

@@ -122,11 +122,6 @@ class Predictor(Closeable):
 
     Not thread-safe: only one ``predict`` at a time is allowed. Exceptions of the framework are translated to
     the exceptions of ``manifests.errors``.
-
-    Args:
-        manifest: The model.
-        artifacts: The model's verified files.
-        options: The options, such as device and threads.
     """
 
     instances_by: ClassVar[Literal["threads", "processes"]] = "threads"
@@ -183,12 +178,8 @@ class Predictor(Closeable):
     def check(cls, manifest: ModelManifest, options: PredictorOptions, *, in_memory: bool = False) -> None:
         """Rejects what the framework does not support before any file of the model is read or downloaded.
 
-        ``load`` rejects the same; by default, only ``load`` does. Implementations check the device here.
-
-        Args:
-            manifest: The model.
-            options: The options, such as device and threads.
-            in_memory: Whether the model is in memory, and so need not be built.
+        ``load`` rejects the same; by default, only ``load`` does. Implementations check the device here. A
+        model that is ``in_memory`` need not be built.
 
         Raises:
             DeviceError: The device is missing, or this build of the framework cannot use it.
@@ -285,9 +276,6 @@ class Predictor(Closeable):
 
     def profiler(self, level: TraceLevel) -> Profiler | None:
         """Returns a profiler of the loaded model's layers, and at deeper levels, of their operators.
-
-        Args:
-            level: FRAMEWORK_TRACE or deeper.
 
         Returns:
             None if the framework does not profile layers, which is the default.

@@ -409,9 +409,6 @@ def _joined(package: str | None, variable: str) -> Mapping[str, Any]:
 class OperatorRunner(Closeable):
     """One framework's operators in this process. Not thread-safe.
 
-    Args:
-        options: The device, threads and element type.
-
     Attributes:
         framework: The framework, as named in reasons.
         package: A package whose modules, named in ``_FORM_FILES``, define, by the table's names, ``FORMS``,

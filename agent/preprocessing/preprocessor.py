@@ -120,10 +120,7 @@ class Preprocessor(ABC):
 def check_tensor(array: NDArray[Any], tensor: TensorSpec, batch: tuple[int, ...] = ()) -> NDArray[Any]:
     """Returns a preprocessed tensor with the model's element type and in C order.
 
-    Args:
-        array: The tensor of one input, or of a batch.
-        tensor: The description of the tensor that the model takes.
-        batch: The batch size, if the array is a batch.
+    ``batch`` is the batch size, if the array is a batch.
 
     Raises:
         InputError: The array has another shape, or conversion of its element type would lose values.
@@ -377,12 +374,6 @@ class RecordOptions:
 
 class RecordReader(ABC):
     """Reads, decodes and preprocesses images like its framework. A damaged file may end the process.
-
-    Args:
-        path: The file of images.
-        count: The number of records in the file.
-        parameters: The parameters of the model's input.
-        options: See ``RecordOptions``.
 
     Raises:
         ConfigurationError: The framework cannot preprocess as the model requires.

@@ -51,10 +51,6 @@ class Tokens:
 class TextTokenizer:
     """Splits texts into tokens as specified by a manifest and its tokenizer file. Thread-safe.
 
-    Args:
-        parameters: The parameters of the text input.
-        path: The tokenizer file.
-
     Attributes:
         padding_id: The number of the token with which texts are padded.
 

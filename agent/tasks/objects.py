@@ -136,9 +136,6 @@ class ObjectFinder:
     ``class_offset`` or is ``background_index``, or its box has no area inside the image. For each image, the
     ``max_detections`` most certain objects across all classes are kept, as in COCO.
 
-    Args:
-        parameters: The output parameters of the manifest.
-
     Raises:
         ManifestError: The parameters contradict each other.
     """

@@ -52,9 +52,6 @@ def rank_of_environment(environ: Mapping[str, str]) -> Rank | None:
 def require_host(address: str) -> None:
     """Looks up the host at which the ranks meet, as a rank that cannot find it would keep others waiting.
 
-    Args:
-        address: A host and a port, such as ``node1:29500``.
-
     Raises:
         ConfigurationError: This machine finds no address for the host.
     """

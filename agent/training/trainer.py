@@ -184,12 +184,8 @@ class Trainer(Closeable):
     """Trains one model on the devices of this process.
 
     Not thread-safe. Exceptions of the framework are translated to those of ``manifests.errors``:
-    OutOfMemoryError, DeviceLostError, or a TrainingError that says what failed.
-
-    Args:
-        manifest: The model, whose ``training`` names the loss.
-        artifacts: The model's verified files and its architecture; only a model in code can be trained.
-        options: See ``TrainerOptions``.
+    OutOfMemoryError, DeviceLostError, or a TrainingError that says what failed. The manifest's ``training``
+    names the loss; only a model in code can be trained.
     """
 
     def __init__(self, manifest: ModelManifest, artifacts: Artifacts, options: TrainerOptions) -> None:
@@ -470,10 +466,6 @@ def check_trainer(manifest: ModelManifest, options: TrainerOptions, registry: Re
 
 def find_companions(entry: FrameworkEntry, communication: str) -> CompanionsOf | None:
     """Returns the function that creates the ranks' companions; None if a framework has none.
-
-    Args:
-        entry: The framework.
-        communication: How the ranks add up gradients, as in ``TrainerOptions``.
 
     Raises:
         FrameworkUnavailableError: The framework is not installed.

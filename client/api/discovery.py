@@ -286,14 +286,8 @@ def pick_agent(
 ) -> KnownAgent:
     """Picks the fitting agent with the fewest open models, and breaks ties at random.
 
-    A healthy agent that was too busy to report its open models is chosen last.
-
-    Args:
-        agents: The known agents.
-        selector: The conditions on the agent.
-        wanted: The model that the agent must be able to run, on a GPU if the request asks for one.
-        ask: Probes agents, and returns them with their responses.
-        seed: The seed for breaking ties.
+    A healthy agent that was too busy to report its open models is chosen last. ``ask`` probes agents, and
+    returns them with their responses.
 
     Raises:
         ConfigurationError: No agent fits; the message says why.
@@ -366,12 +360,8 @@ def read_agents(text: str) -> tuple[str, ...] | AgentSelector:
 def choose_agents(invocation: Invocation, text: str | None, wanted: SystemRequest) -> tuple[str, ...]:
     """Returns the addresses of the agents that run the model; empty if this process runs it.
 
-    If a selector is given, prints on stderr which agent was picked.
-
-    Args:
-        invocation: Provides the configuration and the secret.
-        text: The value of ``--agent``; None means the value in the configuration.
-        wanted: The model that the agent must be able to run. Its seed breaks ties between agents.
+    If a selector is given, prints on stderr which agent was picked. ``text`` is the value of ``--agent``;
+    None means the value in the configuration. The seed of ``wanted`` breaks ties between agents.
 
     Raises:
         ConfigurationError: The text is invalid, or no agent fits.

@@ -152,9 +152,7 @@ def _samples(inputs: object) -> NDArray[Any]:
 class SystemArguments:
     """A model and the place where it runs, as specified by the library's arguments; see ``given_model``.
 
-    Args:
-        given: The arguments; those that specify the model and its place are removed.
-        kind: The class that declares them.
+    Removes the arguments that specify the model and its place from ``given``; ``kind`` declares them.
     """
 
     def __init__(self, given: MutableMapping[str, Any], kind: type[SystemOptions] = SystemOptions) -> None:
@@ -193,12 +191,8 @@ def take_system(
 ) -> SystemRequest:
     """Returns the request for a model and the place where it runs, from command-line options.
 
-    Args:
-        invocation: Provides the configuration.
-        values: The options by name; those that specify the model and its place are removed.
-        named: The names of the options that are set on the command line, not by environment or default.
-        dataset: The inputs of the model.
-        kind: The class that declares the options.
+    Removes those options, which ``kind`` declares, from ``values``. ``named`` are the names of the options
+    that are set on the command line, not by environment or default.
 
     Raises:
         ConfigurationError: A value is invalid, or no agent fits.
@@ -380,12 +374,6 @@ def dataset_choice(
     """Returns the choice of dataset.
 
     A non-string, an existing path or a string with a separator is treated as a path, other strings as names.
-
-    Args:
-        dataset: The dataset.
-        inputs: An array of samples, instead of a dataset.
-        options: Further options of the dataset.
-        more: Further fields of ``DatasetChoice``.
 
     Raises:
         ConfigurationError: ``inputs`` is not an array of samples, or is combined with a dataset or

@@ -174,12 +174,7 @@ class Items(Sequence[_Item]):
 
 
 class Rows(Items[Row]):
-    """The rows of a report.
-
-    Args:
-        columns: The columns.
-        rows: The rows, each with a value for every column.
-    """
+    """The rows of a report."""
 
     def __init__(self, columns: Sequence[Column], rows: Iterable[Row]) -> None:
         self._columns = tuple(columns)
@@ -418,9 +413,7 @@ def _named(store: EvaluationStore, name: str, given: str, notify: Callable[[str]
 class Evaluations(Rows):
     """Stored evaluations of every kind, newest first, as the rows that ``agent info evaluations`` shows.
 
-    Args:
-        rows: The rows.
-        pictured: The evaluations that the picture in a notebook shows.
+    A notebook shows a picture of the ``pictured`` ones.
     """
 
     def __init__(self, rows: Iterable[Row], pictured: Sequence[Evaluation[BatchMeasurement]] = ()) -> None:

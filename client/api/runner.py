@@ -65,8 +65,7 @@ class StopRequest:
     def begin(self, stops: str) -> None:
         """Clears an earlier request, and marks the start of work that may finish after the next request.
 
-        Args:
-            stops: The text to print on stderr when a stop is requested, such as "stopping after this batch".
+        ``stops`` is printed on stderr when a stop is requested, such as "stopping after this batch".
         """
         self._requested = False
         self._stops = stops
@@ -95,11 +94,7 @@ class StopRequest:
 
 
 class Systems:
-    """Opens the systems that requests name; implements ``JobResources``. Loads gRPC only for remote systems.
-
-    Args:
-        invocation: Provides the configuration, the manifests, the cache and the secret.
-    """
+    """Opens the systems that requests name: the ``JobResources``. Loads gRPC only for remote systems."""
 
     def __init__(self, invocation: Invocation) -> None:
         self._invocation = invocation
@@ -292,14 +287,7 @@ class Door:
 
 
 class Runner:
-    """Runs jobs, and reports each running job to other processes on this machine.
-
-    Args:
-        invocation: The configuration.
-        door: Displays the job.
-        publish: Whether to store evaluations in the database.
-        predictions: Whether to store their predictions too.
-    """
+    """Runs jobs, and reports each running job to other processes on this machine."""
 
     def __init__(
         self, invocation: Invocation, door: Door, *, publish: bool = True, predictions: bool = False

@@ -29,10 +29,7 @@ class WaitingLine:
     """Shows the current activity and its elapsed time, after ``SHOWN_AFTER_S``. Thread-safe.
 
     A background thread draws the line. ``close`` returns after the thread has ended, so that nothing is drawn
-    while a model is timed.
-
-    Args:
-        wanted: Whether to show the line at all; it is not wanted if, for example, log lines would overlap it.
+    while a model is timed. It is not ``wanted`` if, for example, log lines would overlap it.
     """
 
     def __init__(self, *, wanted: bool = True) -> None:
@@ -116,10 +113,7 @@ class DownloadBar:
     """Shows the progress of each download that takes longer than ``SHOWN_AFTER_S``. Thread-safe.
 
     A bar disappears when its download ends. Bars are redrawn only when the object is called, at most once per
-    ``BAR_EVERY_S``.
-
-    Args:
-        waiting: The activity line to hide while a bar is shown; None if there is no such line.
+    ``BAR_EVERY_S``. The ``waiting`` line is hidden while a bar is shown.
     """
 
     def __init__(self, waiting: WaitingLine | None = None) -> None:

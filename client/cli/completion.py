@@ -97,10 +97,6 @@ def answer_shell(cli: click.Command, instruction: str) -> int:
     """Prints the completions that a script requests; returns the exit code.
 
     Prints nothing on stderr, and ends the process after ``MOST_S``, because the user is typing.
-
-    Args:
-        cli: The command line.
-        instruction: The value of ``COMPLETION_VARIABLE``, such as ``bash_complete``.
     """
     shell, _, what = instruction.partition("_")
     with _silence(), _alarm():

@@ -215,10 +215,6 @@ def picture_of(plot: Path | None, printing: dict[str, Any]) -> PictureFile | Non
     ``--overwrite`` also applies to the picture. Without a file for the rows, it applies only to the picture,
     and is then off in ``printing``.
 
-    Args:
-        plot: The file.
-        printing: The options of ``print_rows``.
-
     Raises:
         ConfigurationError: The rows go to the same file, the options exclude each other, or the picture
             cannot be drawn.

@@ -59,14 +59,7 @@ _TOLD = ("libraries", "settings", "variables")
 def as_document(
     evaluation: Evaluation, timed: Evaluation, group: Sequence[Evaluation], spans: SpanSource
 ) -> dict[str, Any]:
-    """Returns everything that ``show`` reports about an evaluation, as JSON values.
-
-    Args:
-        evaluation: The evaluation to show.
-        timed: The evaluation that provides the latency: the same one, or one of its group without a profiler.
-        group: The other evaluations of its group.
-        spans: The source of its spans.
-    """
+    """Returns everything that ``show`` reports about an evaluation, as JSON values."""
     own = kind_of(evaluation).document(evaluation, timed, spans)
     elapsed_s = evaluation.measurement.elapsed_ns / _NS_PER_S
     figures = own if "elapsed_s" in own else {"elapsed_s": elapsed_s, **own}
@@ -139,13 +132,7 @@ def show(evaluation_id: str | None, format_name: str) -> None:
 
 
 def lines_of(evaluation: Evaluation, group: Sequence[Evaluation], spans: SpanSource) -> Sequence[str]:
-    """Returns the lines of the text format.
-
-    Args:
-        evaluation: The evaluation to show.
-        group: The other evaluations of its group, the shallowest trace first.
-        spans: The source of its spans.
-    """
+    """Returns the lines of the text format."""
     kind = kind_of(evaluation)
     figures = kind.details(evaluation, [each for each in group if kind_of(each) is kind])
     lines = itertools.chain(_what(evaluation), _where(evaluation), figures, conditions_rows(evaluation))

@@ -61,12 +61,8 @@ _INSTEAD = {"--num_batches": "--num_epochs", "--runs": "--time_budget"}
 def example_words(name: str, framework: str, *, gpu: bool, more: Sequence[str]) -> list[str]:
     """Returns the words that follow ``agent`` in the command line of an example.
 
-    Args:
-        name: The example.
-        framework: The framework that runs it.
-        gpu: Whether it runs on a GPU.
-        more: Further options, as ``--name=value``; they replace the example's options with the same name, or,
-            for ``--input`` and ``--param``, those that set the same input or parameter.
+    Further options, ``more``, are written as ``--name=value``. They replace the example's options with the
+    same name or, for ``--input`` and ``--param``, those that set the same input or parameter.
 
     Raises:
         ConfigurationError: The framework cannot run the example, or a word is not an option.

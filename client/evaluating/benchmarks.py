@@ -39,10 +39,7 @@ Values = Mapping[str, Any]
 def experiment_of(values: Values, phase: str, gpus: int) -> Mapping[str, Any]:
     """Returns the parameters of a benchmark by DLBS's keys; the output contains them even if it fails.
 
-    Args:
-        values: The values of the options.
-        phase: ``training``, ``inference`` or ``data_ingestion``.
-        gpus: The number of GPUs; 0 on a CPU.
+    ``phase`` is ``training``, ``inference`` or ``data_ingestion``; ``gpus`` is 0 on a CPU.
     """
     return {
         "exp.model": values["model"],
@@ -96,11 +93,7 @@ _MOST_GPUS = 1024
 class BenchSystem:
     """The model of a benchmark, and the requested devices.
 
-    Attributes:
-        request: The request for the model.
-        framework: The name of its framework, in lower case.
-        devices: The GPUs, or the CPU.
-        notes: One line for each accepted option that has no effect.
+    ``framework`` is in lower case; ``notes`` has a line for each accepted option without effect.
     """
 
     request: SystemRequest
@@ -247,13 +240,8 @@ def read_inference(
 ) -> EvaluationRequest:
     """Returns the request for ``num_batches`` full batches after ``num_warmup_batches`` warm-up batches.
 
-    From a larger dataset, only this many batches are read; a smaller dataset is repeated.
-
-    Args:
-        values: The values of the options.
-        system: The model and its device.
-        given_workers: The number of threads that read and preprocess; None means the default of
-            ``agent predict dataset``.
+    From a larger dataset, only this many batches are read; a smaller dataset is repeated. ``given_workers``
+    threads read and preprocess; None means the default of ``agent predict dataset``.
 
     Raises:
         ConfigurationError: An option does not apply to inference.

@@ -88,11 +88,7 @@ def traced_request(
 ) -> tuple[OperatorRequest, TracedOperators]:
     """Returns the request to benchmark the operators of a traced evaluation, and these operators.
 
-    Args:
-        invocation: Provides the database.
-        evaluation_id: The id of the evaluation, or a unique prefix.
-        given: The options of ``op run``, keyed by parameter name.
-        options: The settings for measuring each row; the element type comes from the evaluation.
+    ``given`` are the options of ``op run`` by parameter name. The element type comes from the evaluation.
 
     Raises:
         ConfigurationError: An option sets what the evaluation determines; see also ``open_traced``.

@@ -136,12 +136,7 @@ _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,5}$")
 
 @dataclass(frozen=True, slots=True)
 class Pictures:
-    """The output folder for pictures of predictions.
-
-    Attributes:
-        folder: The folder, which is created if it does not exist.
-        most: The maximum number of pictures.
-    """
+    """The output folder for pictures of predictions."""
 
     folder: Path
     most: int = MOST_PICTURES
@@ -249,9 +244,8 @@ def print_summary(evaluation: Evaluation) -> None:
 class Console(Door):
     """Prints the messages and the evaluations of a job.
 
-    Args:
-        show: Prints an evaluation; None prints no evaluations.
-        aside: Whether to print lines on stderr, because stdout is used for other output.
+    ``show`` prints an evaluation; None prints none. Lines go ``aside``, to stderr, if stdout is used for
+    other output.
     """
 
     def __init__(
@@ -371,14 +365,8 @@ def run_job(
 ) -> int:
     """Runs a job, publishes each evaluation and prints its summary; repetitions also get a joint summary.
 
-    Args:
-        invocation: The configuration.
-        job: The job.
-        publish: Whether to store evaluations in the database.
-        predictions: Whether to store their predictions too.
-        allow_invalid: Whether to leave the exit code unchanged if figures cannot be trusted.
-        require_stable: Whether to return a separate exit code if conditions were not stable.
-        show: Prints an evaluation.
+    Figures that cannot be trusted change the exit code unless ``allow_invalid``; so do unstable conditions
+    with ``require_stable``.
 
     Returns:
         The exit code: the highest if several evaluations have different ones.

@@ -63,9 +63,7 @@ _TLS = ("tls_ca", "tls_cert", "tls_key", "tls_server_name")
 class PlanAgents:
     """The agents of a plan that respond.
 
-    Attributes:
-        known: The agents with their responses.
-        default_framework: The framework for cells that name none; None means any framework.
+    ``default_framework`` applies to cells that name none; None means any framework.
     """
 
     known: tuple[KnownAgent, ...]
@@ -149,10 +147,7 @@ def ask_plan_agents(
 ) -> PlanAgents | None:
     """Queries the agents of a plan for their descriptions, and reports those that do not respond.
 
-    Args:
-        invocation: Provides the secret and the TLS settings.
-        request: The plan.
-        given: The addresses that replace those of the plan.
+    The addresses in ``given`` replace those of the plan.
 
     Returns:
         The agents that respond; None if the plan names no agents.
@@ -313,11 +308,6 @@ _RUN = ("predict", "bench", "op", "measure")
 
 def check_cells(invocation: Invocation, request: PlanRequest, agents: PlanAgents | None = None) -> int:
     """Prints what is wrong with the cells of a plan, and returns the exit code.
-
-    Args:
-        invocation: Provides the manifests.
-        request: The plan.
-        agents: The served agents that run it, if any.
 
     Raises:
         ConfigurationError: The plan has no cell, or its command cannot run as a cell.

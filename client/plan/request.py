@@ -51,12 +51,7 @@ from inferometer.manifests.loader import parse_yaml
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """A plan with the replacements from the command line applied.
-
-    Attributes:
-        plan: The plan.
-        path: The file that the plan was read from.
-    """
+    """A plan with the replacements from the command line applied."""
 
     plan: Plan
     path: Path

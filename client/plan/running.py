@@ -57,13 +57,8 @@ def report_plan(
 ) -> None:
     """Prints and draws a report on a plan; notes about the report go to stderr.
 
-    Args:
-        invocation: The invocation.
-        request: The plan.
-        printing: The options of ``print_rows``.
-        plot: The picture file; None means no picture.
-        scaling: The name of a ``Scaling``; None means a report that does not show scaling.
-        given: The other options of the report; see ``Asked``. Rows, columns and figures are comma-separated.
+    ``printing`` are the options of ``print_rows``, ``scaling`` is the name of a ``Scaling``, and the others
+    are those of ``Asked``; rows, columns and figures are separated by commas.
 
     Raises:
         ConfigurationError: A name, a condition or an option is invalid, or nothing has been measured.
@@ -128,13 +123,8 @@ def run_plan(
 ) -> int:
     """Runs the remaining runs of a plan, and returns the exit code.
 
-    The command lines of simulated cells are printed; all other output goes to stderr.
-
-    Args:
-        invocation: Provides the folders, the database and the secret.
-        request: The plan.
-        rerun: The runs to repeat, as a value of ``Rerun``; None means the plan's setting.
-        agents: The served agents that run the plan, if any.
+    The command lines of simulated cells are printed; all other output goes to stderr. ``rerun`` is a value of
+    ``Rerun``; None means the plan's setting.
 
     Raises:
         InferometerError: Another driver is running the plan, or the database or the folder cannot be written.
@@ -213,10 +203,6 @@ def _imported(data: Path, store: EvaluationStore) -> dict[str, str]:
     """Copies the evaluations of a run, with predictions and spans, and returns the agents of each, by id.
 
     Evaluations that already exist stay unchanged, so that the call can be repeated after an interruption.
-
-    Args:
-        data: The data directory of the run.
-        store: The database of the plan.
 
     Raises:
         StoreError: One of the two databases cannot be read or written.

@@ -29,10 +29,7 @@ _KSERVE_ADDRESS = re.compile(
 class AgentAddress:
     """Where an agent listens: a host's name or IP address, an IPv6 address in brackets, and a port.
 
-    Attributes:
-        host: The host.
-        port: The port.
-        secure: Whether to use TLS; None leaves that open.
+    ``secure`` is whether to use TLS; None leaves that open.
     """
 
     host: str

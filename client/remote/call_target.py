@@ -182,12 +182,8 @@ class CallFlight:
     as a right answer, and parsed after the run. One reply per ``TRUST_NS`` is parsed on arrival; if it is
     wrong, all are until one is right, so that a server without right answers is detected during the run.
     Replies are also parsed on arrival if ``answers`` is not a ``CheckedAnswers``, if they are larger than
-    ``MOST_KEPT_BYTES``, or if the kept replies exceed ``MAX_KEPT_BYTES``.
-
-    Args:
-        answers: Receives the outcomes.
-        outcome: Returns the outcome of a call that has ended, or its reply.
-        read: Reads a reply.
+    ``MOST_KEPT_BYTES``, or if the kept replies exceed ``MAX_KEPT_BYTES``. ``outcome`` returns the outcome of
+    a call that has ended, or its reply, which ``read`` reads.
     """
 
     def __init__(

@@ -43,12 +43,8 @@ class BatchQueue:
 
     Each batch has one answer: the batches of a lost agent are handed out again, and only a batch that is
     handed out can be answered. Batches are read from the source on demand, a bounded number ahead of the
-    results.
-
-    Args:
-        batches: The source; it is read by one thread at a time.
-        agents: The names of the agents.
-        ahead: How many batches may be handed out ahead of the next result.
+    results. ``ahead`` is how many batches may be handed out ahead of the next result. One thread at a time
+    reads the source.
     """
 
     def __init__(self, batches: Iterable[Sequence[Input]], agents: Iterable[str], ahead: int) -> None:
@@ -291,12 +287,9 @@ class AgentPool:
 
     Batches go to free agents, and the results come in order. The batches of a lost agent go to another one;
     the loss is reported, and the agent is left out from then on. The times of a batch are those of the agent
-    that answered it. The pool runs one evaluation at a time.
-
-    Args:
-        agents: The agents, each with the same model; the pool closes them.
-        warm_up: Whether the first run is a warm-up, which each agent then runs as a whole.
-        say: Receives one-line messages for the user about lost agents and differences between machines.
+    that answered it. The pool runs one evaluation at a time. The pool closes the agents. With ``warm_up``,
+    the first run is a warm-up, which each agent runs as a whole. ``say`` receives messages of one line about
+    lost agents and differences between machines.
 
     Raises:
         ConfigurationError: The agents' models, frameworks or kinds of device differ.

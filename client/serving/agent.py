@@ -79,12 +79,8 @@ def make_agent(
 ) -> AgentServer:
     """Returns an agent that is bound to its address but not started.
 
-    Args:
-        invocation: Holds the manifests, the frameworks and the cache.
-        options: The options of the server.
-        allow_private_urls: Whether inputs at private and local addresses are fetched too.
-        tracing: Begins the traces of calls; None exports no traces.
-        group: The workers that share its ports, if any.
+    With ``allow_private_urls``, inputs at private and local addresses are fetched too. ``tracing`` of None
+    exports no traces.
 
     Raises:
         ConfigurationError: The address cannot be bound, or the options are not safe; see ``AgentServer``.
@@ -117,13 +113,8 @@ class Heartbeat:
     """Publishes an agent periodically, in its own thread, which opens and closes the directory.
 
     An unreachable directory is logged once and retried with growing pauses; the agent continues to serve.
-
-    Args:
-        agent: The agent.
-        address: The address for clients, as ``host:port``.
-        open_directory: Opens the directory.
-        interval_s: The time between two beats, in seconds.
-        now: The clock, in UTC.
+    ``address`` is the address for clients, ``interval_s`` the time between two beats in seconds, and ``now``
+    a clock in UTC.
     """
 
     def __init__(
@@ -231,12 +222,7 @@ _WILDCARDS = frozenset({"0.0.0.0", "::", "[::]", ""})  # noqa: S104 - recognised
 
 
 def is_published(advertise: str | None, database_address: str | None) -> bool:
-    """Returns whether to publish an agent: if publication or a database is requested, unless disabled.
-
-    Args:
-        advertise: The value of ``--advertise``; None if it is left out.
-        database_address: The given or configured database; None for the local file.
-    """
+    """Returns whether to publish an agent: if publication or a database is requested, unless disabled."""
     if advertise is None:
         return database_address is not None
     return advertise.strip().casefold() != NONE

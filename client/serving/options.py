@@ -337,9 +337,7 @@ def take_safety(values: dict[str, Any], invocation: Invocation) -> dict[str, Any
 def chosen_safety(given: Mapping[str, Any], configured: ServingSettings) -> dict[str, Any]:
     """Returns ``tls``, ``insecure``, ``allowed_hosts`` and ``limits`` of ``ServerOptions``.
 
-    Args:
-        given: The values of the options by name; an omitted or None value comes from the configuration.
-        configured: The configuration.
+    An option that is omitted or None in ``given`` comes from the configuration.
 
     Raises:
         ConfigurationError: A certificate is given without its key, or a TLS file cannot be used.

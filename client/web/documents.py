@@ -73,12 +73,8 @@ def figures_of(
 ) -> list[dict[str, Any]]:
     """Returns the numbers of a report's only row; interval bounds are attached to their figures.
 
-    Args:
-        report: Its name.
-        columns: Its columns.
-        row: The row.
-        headlines: The keys of the main figures, in their order.
-        first: The position of the first main figure among the main figures of all reports.
+    ``headlines`` are the keys of the main figures in order; ``first`` is the position of the first one among
+    those of all reports.
     """
     known = {column.key: column for column in columns}
     figures = []
@@ -154,10 +150,7 @@ def facts_of(
 ) -> Iterator[dict[str, Any]]:
     """Yields sections, each with a heading and its facts: a name and a text.
 
-    Args:
-        evaluation: The evaluation.
-        timed: The evaluation that provides the latency; see ``timed_by``.
-        told: Further facts about the measurement.
+    See ``timed_by`` for ``timed``; ``told`` are further facts about the measurement.
     """
     system, machine, dataset = evaluation.system, evaluation.system.environment, evaluation.dataset
     measured = list(_measured(evaluation, timed))
@@ -350,12 +343,7 @@ def evaluation_document(
 ) -> dict[str, Any]:
     """Returns all that the page shows of one evaluation.
 
-    Args:
-        evaluation: The evaluation.
-        group: The other evaluations of its group.
-        reports: See ``page_reports``.
-        spans: Returns the spans of its trace; None leaves out pictures and layers.
-        omitted: The text that the page shows instead of pictures and layers.
+    ``spans`` of None leaves out pictures and layers; the page then shows the text ``omitted`` in their place.
     """
     system, conditions = evaluation.system, evaluation.conditions
     timed = timed_by(evaluation, group)

@@ -82,9 +82,6 @@ def whole_page(parts: Iterable[tuple[str, str]]) -> str:
     """Returns the page with its content as one file, which loads nothing else.
 
     Its security policy names its only script and style by their checksums.
-
-    Args:
-        parts: The name of each part of the content, with its base64-encoded text.
     """
     style = "\n".join(content_of(name).decode("utf-8") for name in STYLES)
     script = f"{content_of(_PLOT_LIBRARY).decode('utf-8')}\n{in_one_script()}"
@@ -139,14 +136,9 @@ def report_text(
 ) -> str:
     """Returns the page as the text of one HTML file.
 
-    Args:
-        evaluations: The evaluations, the newest first.
-        spans: Returns the spans of their traces.
-        source: The source of the evaluations.
-        made_at: The time of the report.
-        details: How many of the newest get layers and pictures with the times of all batches.
-        compared: How many of the newest are compared with each other.
-        left_out: The reasons why evaluations could not be read, one line each.
+    The newest ``details`` evaluations, which come first, get layers and pictures with the times of all
+    batches, and the newest ``compared`` are compared with each other. ``left_out`` says why evaluations could
+    not be read.
     """
     shared = _Shared()
     rows = list(overview_rows(evaluations))

@@ -243,12 +243,7 @@ class PlansReader:
     """Reads the plans of a data directory. All methods must be called in one thread.
 
     A plan's content is cached until its folder disappears. Changed files are read again, but only the added
-    part of a journal.
-
-    Args:
-        data_directory: The data directory.
-        store: Returns the database of the evaluations.
-        clock: A monotonic clock in seconds.
+    part of a journal. ``clock`` is a monotonic clock in seconds.
     """
 
     def __init__(

@@ -40,13 +40,7 @@ OpenStore: TypeAlias = Callable[[], EvaluationStore]
 class ListQuery:
     """A page of the table of evaluations.
 
-    Attributes:
-        wanted: The filter of the evaluations.
-        sort: The key of the column that they are sorted by.
-        ascending: Whether the smallest value comes first.
-        offset: The number of evaluations to skip.
-        limit: The maximum number on the page.
-        id_prefix: The prefix of their ids; empty for any.
+    An empty ``id_prefix`` stands for any id.
     """
 
     wanted: EvaluationFilter

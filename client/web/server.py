@@ -70,12 +70,7 @@ class Guard:
 
     With a secret, each request must carry it: as the password of any user, which a browser asks for and
     stores, or as ``Authorization: Bearer SECRET``. Without one, the page answers only to its own names: see
-    ``HostNames``.
-
-    Args:
-        app: The guarded application.
-        secret: The secret; None requires none.
-        names: Further names that the page answers to; None accepts any name. See ``HostNames``.
+    ``HostNames``. A secret of None requires none; see ``HostNames`` for the ``names``.
 
     Raises:
         ConfigurationError: The secret cannot be sent.
@@ -369,12 +364,8 @@ class _Server(CheckingServer):
 def serve_page(options: PageOptions, open_store: OpenStore, on_ready: Callable[[str], None]) -> None:
     """Serves the page until SIGTERM or SIGINT. Must be called in the main thread.
 
-    Lowers the priority of the process, because it may run next to a measurement.
-
-    Args:
-        options: How the page is served.
-        open_store: Opens the store.
-        on_ready: Called with the URL once requests are answered.
+    Lowers the priority of the process, because it may run next to a measurement. ``on_ready`` is called with
+    the URL once requests are answered.
 
     Raises:
         ConfigurationError: The address cannot be bound, a TLS file cannot be used, or others could reach the

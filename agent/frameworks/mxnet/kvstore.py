@@ -83,11 +83,7 @@ def kvstore_of(name: str, rank: Rank, contexts: Sequence[Any]) -> str:
 def kvstore_environment(role: str, address: str, workers: int, servers: int) -> Mapping[str, str]:
     """Returns the environment variables for a process of a distributed kvstore.
 
-    Args:
-        role: ``scheduler``, ``server`` or ``worker``.
-        address: The scheduler's host and port.
-        workers: The number of ranks.
-        servers: The number of servers.
+    ``role`` is ``scheduler``, ``server`` or ``worker``; ``address`` is the scheduler's host and port.
 
     Raises:
         ConfigurationError: The address is not a host and port, or another argument is out of range.
@@ -174,11 +170,7 @@ class GradientExchange:
     MXNet numbers ranks arbitrarily; here a rank has the number in its ``Rank``. If a rank stops responding,
     the others wait for it until ``Rank.timeout_s`` has passed or the scheduler ends, and then raise
     TrainingError. MXNet would still wait at process exit, so the process ends immediately, with exit code 1.
-
-    Args:
-        who: The model, as named in messages.
-        kind: One of ``KVSTORES``.
-        rank: The rank of this process.
+    ``kind`` is one of ``KVSTORES``; ``who`` names the model in messages.
 
     Raises:
         ConfigurationError: The rank's address is not a host and port.

@@ -132,10 +132,8 @@ class Updates:
     ) -> None:
         """Updates all parameters.
 
-        Args:
-            weights: The parameters, each with one array for each device.
-            gradients: Their gradients, in the same form.
-            rescale: The factor on the gradients.
+        Each parameter and each gradient has one array for each device; ``rescale`` is the factor on the
+        gradients.
         """
         self._optimizer.rescale_grad = rescale
         for device, updater in enumerate(self._updaters):

@@ -139,11 +139,6 @@ class ProgramModule(torch.nn.Module):
 def step_of(target: object, given: Sequence[tuple[object, object]], outputs: Sequence[OutputNames]) -> Step:
     """Returns the step that calls an operator, given by its name in a program.
 
-    Args:
-        target: The name.
-        given: The names and the values of the arguments.
-        outputs: The names of each value that the operator returns.
-
     Raises:
         ValueError: The operator is not one that a program may call, or its signature differs.
     """

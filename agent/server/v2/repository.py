@@ -57,15 +57,8 @@ _MAX_REMEMBERED = 4096
 class FoundModel:
     """The model that a name and a version stand for.
 
-    Attributes:
-        manifest: The model.
-        options: The options that it is loaded with.
-        batching: Its instances and batching.
-        max_batch_size: The maximum number of inputs in a request.
-        key: Its key among the loaded models.
-        inputs: Its inputs by their names.
-        version: Its version as the protocol spells it.
-        title: Its name in errors.
+    A request has at most ``max_batch_size`` inputs. ``version`` is spelled as in the protocol; ``title``
+    names the model in errors.
     """
 
     manifest: ModelManifest

@@ -120,16 +120,9 @@ def open_kserve(
 ) -> KServeSession:
     """Opens a model that a server has ready or loads on request.
 
-    Args:
-        address: ``kserve://host:port``; see ``KServeAddress``.
-        catalog: The source of the manifest, whose framework need not be installed.
-        choice: The choice of the manifest.
-        options: The number of local preprocessing threads, and how much is returned.
-        remote: The options of calls to the server.
-        cache: Downloads a file with labels from a URL.
-        fetch: Downloads an input from a URL.
-        say: Receives, in one line each, which manifest was chosen, and whether tensors travel through shared
-            memory.
+    ``options`` set the local preprocessing threads, and how much is returned. ``cache`` downloads a file with
+    labels, and ``fetch`` an input. ``say`` receives, in one line each, which manifest was chosen, and whether
+    tensors travel through shared memory.
 
     Raises:
         ConfigurationError: The address or an option is invalid, or the server's model is not the one

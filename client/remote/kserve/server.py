@@ -84,10 +84,7 @@ class InferReply:
 class ServedInput:
     """An input of a model at a server.
 
-    Attributes:
-        layer: Its name in the manifest.
-        name: Its name at the server.
-        datatype: Its datatype, both here and at the server.
+    ``layer`` is its name in the manifest; the ``datatype`` is the same at both.
     """
 
     layer: str

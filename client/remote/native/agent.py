@@ -61,14 +61,9 @@ def open_remote_agent(
 ) -> RemoteAgent:
     """Opens a model on the agent at ``address``, a ``host:port``.
 
-    Args:
-        address: The agent.
-        model_name: The model's name in one of the agent's manifests.
-        model_version: A version or a constraint; None means the highest.
-        framework_name: The framework; None means the agent's first installed one that has the model.
-        options: The options to open the model with.
-        remote: The options of calls to the agent.
-        trace: The parent of the agent's spans for loading the model; None records none.
+    ``model_version`` may be a constraint; None means the highest. Without a framework, it is the agent's
+    first installed one that has the model. ``trace`` is the parent of the agent's spans for loading the
+    model.
 
     Raises:
         ConfigurationError: The address is invalid.

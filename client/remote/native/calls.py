@@ -61,9 +61,7 @@ _TOO_LARGE = re.compile(r"message larger than max \((?P<size>\d+) vs\. (?P<limit
 def translate_errors(agent: object, *, opened: bool = False) -> Iterator[None]:
     """Translates gRPC errors in a ``with`` block into the program's errors.
 
-    Args:
-        agent: The agent's address.
-        opened: Whether the agent has opened a model for this client, which means that it was reached before.
+    An agent that has ``opened`` a model for this client was reached before.
 
     Raises:
         AgentError: The agent cannot be reached, the connection was lost, or the agent broke the protocol.
@@ -206,10 +204,7 @@ def call_to(address: AgentAddress, method: str) -> SpanKind:
 class RemoteTrace:
     """The span of one call to an agent, which begins now, and the spans that the agent records for it.
 
-    Args:
-        scope: The parent of the call.
-        agent: The agent's address, for notes.
-        call: What is called; see ``call_to``.
+    ``scope`` is the parent of the call; see ``call_to`` for ``call``.
     """
 
     def __init__(self, scope: TraceScope, agent: str, call: SpanKind) -> None:
@@ -327,11 +322,6 @@ class _Read:
 class LocalBatch:
     """A batch whose inputs are read by the threads of a pool.
 
-    Args:
-        inputs: The batch, not empty.
-        pool: The threads that read.
-        tensors: The tensors that the model takes.
-
     Raises:
         InputError: The batch is empty.
     """
@@ -354,8 +344,7 @@ class LocalBatch:
     def merge(self, answer: BatchResult | None) -> BatchResult:
         """Returns the batch's result: the agent's answer with the read failures and read time of this side.
 
-        Args:
-            answer: The agent's answer; None if nothing could be read, so that nothing was sent.
+        ``answer`` is None if nothing could be read, so that nothing was sent.
         """
         reads = self._all()
         failures = tuple(read.failure for read in reads if read.failure is not None)
