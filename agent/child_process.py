@@ -151,7 +151,6 @@ def end_children(children: Sequence[ChildProcess]) -> None:
 
 
 def _run(run: Callable[..., None], *given: Any) -> None:
-    """Runs the child process from its start to its end."""
     for number in GOVERNED:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, GOVERNED)

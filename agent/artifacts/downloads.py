@@ -496,7 +496,6 @@ class _Metered:
         self.left_bytes: int | None = _MOST_HEADER_BYTES  # None while the content of a file is read
 
     def read(self, size: int) -> bytes:
-        """Reads bytes, within the limit."""
         if self.left_bytes is not None:
             self.left_bytes -= size
             if self.left_bytes < 0:

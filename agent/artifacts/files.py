@@ -153,7 +153,6 @@ def _checked(place: Path, checksum: str, source: object) -> CheckedFile:
 
 
 def _recorded(record: Path) -> str:
-    """Returns the SHA-256 that was recorded when a file was downloaded."""
     try:
         found = json.loads(record.read_text(encoding="utf-8"))[SHA256]
         if re.fullmatch("[0-9a-f]{64}", found):

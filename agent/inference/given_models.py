@@ -314,7 +314,6 @@ def _example(found: InputSignature, place: int, wanted: Wanted) -> InputSignatur
 
 
 def _entry_of_file(path: Path, registry: Registry) -> FrameworkEntry:
-    """Returns the framework that reads a file with this suffix."""
     accepted = "; ".join(f"{' '.join(e.suffixes)} ({e.name})" for e in registry.entries if e.suffixes)
     with explained(ArtifactError, f"{path}: cannot be read"):
         if path.is_dir():

@@ -399,7 +399,6 @@ def _artifacts(
     *,
     random: bool,
 ) -> Artifacts:
-    """Returns the model's files and its architecture, or the model in memory."""
     if given is None or given.in_memory is None:
         return resolve_model(manifest, framework, architectures, cache, random=random)
     if random:
@@ -528,7 +527,6 @@ class Session(Closeable):
 
     @contextmanager
     def _sampled(self, trace: TraceScope) -> Iterator[None]:
-        """Samples the hardware if the level of the trace includes that."""
         if not trace.recorder.wants(TraceLevel.HARDWARE_TRACE):
             yield
             return

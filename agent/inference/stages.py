@@ -515,7 +515,6 @@ class Preparing:
         self._parts = parts
 
     def __iter__(self) -> Iterator[PreparedInput]:
-        """Yields the inputs in order."""
         try:
             for part in self._parts:
                 yield from part.result()

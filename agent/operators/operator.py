@@ -158,7 +158,6 @@ class Case:
     preset: str
 
     def __getitem__(self, name: str) -> Any:
-        """Returns a parameter."""
         return self.parameters[name]
 
 

@@ -194,7 +194,6 @@ def encode_response(result: BatchResult) -> bytes:
 
 
 def _named_parts(arrays: Tensors) -> Parts:
-    """Returns the tensors of a message, together with their names."""
     tensors: Parts = []
     for name, array in arrays.items():
         named = tensor_pb2.NamedTensor(name=name).SerializeToString()

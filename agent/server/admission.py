@@ -414,7 +414,6 @@ class TokenBuckets:
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
 
     def __len__(self) -> int:
-        """Returns the number of remembered clients."""
         with self._lock:
             return len(self._buckets)
 

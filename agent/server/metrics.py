@@ -108,7 +108,6 @@ class _Labelled(Collector, Generic[_Child]):
         return child
 
     def collect(self) -> Iterator[Metric]:
-        """Yields the current metric."""
         with self._lock:
             children = dict(self._children)
         family = self._kind(self._name, self._description, labels=self._labels)

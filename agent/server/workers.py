@@ -444,7 +444,6 @@ class Workers:
         return found
 
     def _pages(self) -> list[Iterable[Any]]:
-        """Returns the last known metrics of each worker."""
         members, end_s = self._members(), time.monotonic() + _SOON_S
         for member in members:
             if member.asked_page is None or member.asked_page.done():  # questions would pile up

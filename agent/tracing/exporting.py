@@ -290,7 +290,6 @@ class ExportReport:
     reason: str = ""
 
     def __str__(self) -> str:
-        """The report as one line for the user."""
         kind = f"{self.address} ({self.address.protocol.title})"
         if self.undelivered:
             total = self.delivered + self.undelivered

@@ -141,7 +141,6 @@ class SpanChunk:
     links: Mapping[int, Sequence[TraceContext]] = field(default_factory=dict, kw_only=True)
 
     def __len__(self) -> int:
-        """Returns the number of spans."""
         return len(self.kind)
 
     def values(self, *columns: str) -> Iterator[tuple[int, ...]]:
@@ -306,7 +305,6 @@ class SpanRecorder:
             return tuple(self._notes)
 
     def __len__(self) -> int:
-        """Returns the number of spans that are kept."""
         return self._count
 
     def chunks(self) -> tuple[SpanChunk, ...]:

@@ -139,7 +139,6 @@ class TrainingBatch:
     targets: NDArray[np.int64]
 
     def __len__(self) -> int:
-        """Returns the number of samples."""
         return len(self.inputs)
 
 

@@ -224,7 +224,6 @@ def _fields(
     dataset: str | os.PathLike[str] | None,
     given: dict[str, Any],
 ) -> dict[str, Any]:
-    """Returns the fields of a load request from the arguments of a library function."""
     named, inputs = SystemArguments(given), inputs_of(given, arguments=True)
     fields = values_of(kind, given, arguments=True)
     refuse_unknown(function, given)

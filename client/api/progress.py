@@ -148,11 +148,9 @@ class _NotebookBar(_Titled):
     _handle: Any = None
 
     def begin(self) -> None:
-        """Restarts the elapsed time for another evaluation."""
         self._next = time.monotonic() + _NOTEBOOK_S
 
     def __call__(self, progress: Progress) -> None:
-        """Shows the progress."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _NOTEBOOK_S
@@ -167,7 +165,6 @@ class _NotebookBar(_Titled):
         sys.stdout.flush()  # waits until the kernel's thread has sent it, so that it cannot disturb a batch
 
     def close(self) -> None:
-        """Clears the output area."""
         handle, self._handle = self._handle, None
         if handle is not None:
             handle.update(sys.modules["IPython"].display.HTML(""))

@@ -136,7 +136,6 @@ def samples_of(inputs: object) -> NDArray[Any] | dict[str, NDArray[Any]] | tuple
 
 
 def _samples(inputs: object) -> NDArray[Any]:
-    """Checks and returns an array of samples."""
     if not isinstance(inputs, np.ndarray):
         raise ConfigurationError(
             f"inputs are {type(inputs).__name__}; accepted: a NumPy array of samples, such as tensor.numpy()"

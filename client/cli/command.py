@@ -122,7 +122,6 @@ class _Boolean(click.types.BoolParamType):
     """True or false. Rejects an empty value, which a script passes if a variable is unset."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
-        """Returns the value as a boolean."""
         reason = f'"{value}" is not a boolean; use true or false'
         if isinstance(value, str) and not value.strip():
             self.fail(reason, param, ctx)
@@ -285,7 +284,6 @@ def grouped(command: click.Command, ctx: click.Context) -> Mapping[str, Sequence
 
 
 def _global_options() -> list[click.Option]:
-    """Returns the flags that every command accepts."""
 
     def text(*names: str, **settings: Any) -> click.Option:
         return click.Option([*names], expose_value=False, callback=_remember, **settings)

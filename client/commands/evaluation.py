@@ -271,7 +271,6 @@ def _report(
     probes: bool = False,
     **given: Any,
 ) -> None:
-    """Finds the evaluations and prints the report on them."""
     from inferometer.evaluators.kinds.load.report import ProbesReport
     from inferometer.evaluators.kinds.reports import LayerRunsReport, TraceReport
 

@@ -246,7 +246,6 @@ class _Kinds(Group):
         return sorted(kind.name for kind in every_kind() if kind.request is not None)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Creates the command of a kind."""
         if cmd_name not in known_kinds():
             return None
         kind = find_kind(cmd_name)

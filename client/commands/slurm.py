@@ -182,7 +182,6 @@ def _job(
     mem: str | None,
     **given: Any,
 ) -> Job:
-    """Returns the job that the options and the profile describe."""
     from inferometer.client.api import clusters
 
     profile = clusters.ClusterProfile()

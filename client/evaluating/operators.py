@@ -241,7 +241,6 @@ def print_uncovered(
 def _coverages(
     invocation: Invocation, frameworks: str | None, shown: Sequence[Operator]
 ) -> Sequence[Coverage]:
-    """Returns the coverage of the given operators by each framework."""
     entries = list(frameworks_with_operators(invocation.registry, tuple(listed([frameworks or ""]))))
     with invocation.waiting.during("importing frameworks"):
         return [coverage_of(entry, shown) for entry in entries]

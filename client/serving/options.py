@@ -59,7 +59,6 @@ _BATCHING_DEFAULTS = BatchingOptions()
 
 
 def _sizes(_: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, ...] | None:
-    """Parses comma-separated numbers."""
     try:
         return None if value is None else tuple(int(part) for part in value.split(","))
     except ValueError:
@@ -69,7 +68,6 @@ def _sizes(_: click.Context, parameter: click.Parameter, value: str | None) -> t
 
 
 def _instances(_: click.Context, parameter: click.Parameter, value: str | None) -> int | str | None:
-    """Parses a number of instances or ``auto``."""
     if value is None or value == AUTO:
         return value
     if not value.isdecimal() or not 1 <= int(value) <= MAX_INSTANCES:
@@ -268,7 +266,6 @@ def _limit(unit: str, kind: click.ParamType[Any], name: str, text: str, default:
 
 
 def _names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...] | None:
-    """Parses comma-separated names."""
     return None if value is None else tuple(part.strip() for part in value.split(","))
 
 

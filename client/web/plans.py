@@ -280,7 +280,6 @@ class PlansReader:
         return {**followed.summary(), **followed.report(self._store(), query, self._clock)}
 
     def _names(self) -> Iterator[str]:
-        """Yields the folders of plans."""
         try:
             paths = list(self._folder.iterdir())
         except OSError:
@@ -318,7 +317,6 @@ class _Followed:
         self._tables: dict[Asked, dict[str, Any]] = {}
 
     def look(self) -> None:
-        """Reads the changes."""
         changed = self._journal.look()
         try:
             status = self._folder.cells.stat()
@@ -336,7 +334,6 @@ class _Followed:
             self._tables.clear()
 
     def summary(self) -> dict[str, Any]:
-        """Returns the plan's entry in the list of plans."""
         kept, driven = self._kept, self._folder.is_driven
         is_complete = self._counts[Ended.COMPLETE.value] == len(self._runs)
         state = "running" if driven else "complete" if is_complete else "stopped"
@@ -351,7 +348,6 @@ class _Followed:
         }
 
     def report(self, store: EvaluationStore, query: Asked, clock: Callable[[], float]) -> dict[str, Any]:
-        """Returns the plan's runs and their measurements."""
         document: dict[str, Any] = {
             "runs": runs_document(self._runs, self._journal.runs),
             "failures": failures_document(self._runs, self._journal.runs),

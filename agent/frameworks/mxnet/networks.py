@@ -432,7 +432,6 @@ class ModuleNetwork(TrainedNetwork):
         return self._scores, self._modules[0].symbol
 
     def _watch(self, module: Any, shard: Shard, on_output: OnOutput) -> None:
-        """Sets the monitor on the executor for the shard."""
         inputs, targets = shard
         module.reshape(
             [mxnet.io.DataDesc(self._name, inputs.shape, inputs.dtype)],

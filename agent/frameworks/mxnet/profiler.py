@@ -115,14 +115,12 @@ class MXNetProfiler(Profiler):
         self.remove_folder()
 
     def _stop(self) -> Sequence[Operator]:
-        """Stops the profiler and returns the operators, ordered by start time."""
         try:
             return self._recording.stop()
         finally:
             self._executors.run_apart(None)
 
     def _prepare(self, executor: Any) -> None:
-        """Reads an executor's graph."""
         arrays = {**executor.arg_dict, **executor.aux_dict}
         known = {name: array.shape for name, array in arrays.items()}
         self._graphs[executor] = read_graph(executor.get_optimized_symbol(), known)

@@ -84,7 +84,6 @@ class CpuWorkers:
         return self._get()
 
     def _run(self, action: Callable[[], int], cpu: int = 0) -> list[int]:
-        """Runs ``action`` on each of the workers and returns the results."""
         workers = worker_count()
         # The workers wait for each other, so that none runs two of the functions.
         barrier = threading.Barrier(workers)

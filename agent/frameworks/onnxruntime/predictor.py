@@ -248,7 +248,6 @@ class ONNXRuntimePredictor(Predictor):
         return {names[n]: a.astype(precision.value) if a.dtype.kind == "f" else a for n, a in arrays.items()}
 
     def _open(self, graph: Path, profile_prefix: Path | None = None) -> Any:
-        """Builds the session of an ``.onnx`` file."""
         options = self.options
         cuda = {}
         if options.cudnn_benchmark is not None:

@@ -305,7 +305,6 @@ class PyTorchPredictor(Predictor):
 
 
 def _load_script(graph: Path) -> torch.nn.Module:
-    """Reads a TorchScript archive."""
     try:
         with warnings.catch_warnings():
             # torch.jit is deprecated, and still what most archives are

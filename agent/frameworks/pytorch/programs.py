@@ -296,7 +296,6 @@ class _Program:
         return tuple(outputs), operators
 
     def _signature(self, name: str, shown: str) -> InputSignature:
-        """Returns the description of a tensor of the graph."""
         meta = self.graph["tensor_values"][name]
         shape = tuple(size.get("as_int") for size in map(_mapping, meta["sizes"]))
         if not all(size is None or type(size) is int for size in shape):

@@ -442,7 +442,6 @@ class PredictService:
 def _results(
     stream: BatchStream, session: Session, trace: CallTrace | None
 ) -> Generator[BatchResult | TracePart, None, None]:
-    """Yields the results of a stream, and its spans."""
     if trace is None:
         yield from stream.results(session)
         return
@@ -456,7 +455,6 @@ def _results(
 
 
 def _inputs(call: PredictCall, session_id: str) -> Sequence[Input]:
-    """Returns the inputs of one request of a stream."""
     if call.message.session_id != session_id:
         raise InputError("all requests of a stream must name the session of the first one")
     batch = call.preprocessed()
@@ -467,7 +465,6 @@ def _inputs(call: PredictCall, session_id: str) -> Sequence[Input]:
 
 
 def _rows(batch: Tensors | NDArray[Any]) -> tuple[Input, ...]:
-    """Returns the inputs of a batch of preprocessed tensors."""
     if isinstance(batch, np.ndarray):
         return tuple(Input(str(i), Tensor(row)) for i, row in enumerate(batch)) if batch.ndim else ()
     sizes = {array.shape[:1] for array in batch.values()}

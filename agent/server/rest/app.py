@@ -347,7 +347,6 @@ def _error(call: HttpCall, status: int = 500) -> dict[str, Any]:
 
 
 def _failure(call: HttpCall) -> Reply:
-    """Returns the response to a failed call."""
     assert call.failure is not None  # noqa: S101 - a call without an answer has failed
     headers: tuple[tuple[str, str], ...] = (_CHALLENGE,)
     status = NOT_ADMITTED_STATUS

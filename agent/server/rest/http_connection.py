@@ -51,7 +51,6 @@ class _Flow(FlowControl):
     is_held = False
 
     def resume_reading(self) -> None:
-        """Resumes reading unless bytes are held back."""
         if not self.is_held:
             super().resume_reading()
 

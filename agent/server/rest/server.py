@@ -101,7 +101,6 @@ class _JoinedHead:
         self._is_next = True
 
     def write(self, data: bytes | memoryview) -> None:
-        """Writes the next part of a response."""
         if self._is_next and data[: len(_CONTINUE)] != _CONTINUE:
             self._is_next, self._head = False, bytes(data)
             return
@@ -261,12 +260,10 @@ class _Server(CheckingServer):
         self.ready.set_result(None)
 
     async def announce_end(self) -> None:
-        """Makes each further response announce the end of its connection."""
         self._kind.closes = True
         for connection in self.connections:
             connection.announce_end()
 
     async def stop_listening(self) -> None:
-        """Stops accepting connections."""
         for listener in self.servers:
             listener.close()

@@ -190,7 +190,6 @@ class _ServedModel:
     def ask(
         cls, connection: KServeServer, catalog: Catalog, choice: ModelChoice, weights: Weights, name: str
     ) -> _ServedModel:
-        """Asks a server for the model that it calls ``name``."""
         address = replace(connection.address, model_name=name)
         version = address.model_version or ""
         server = connection.identity()

@@ -215,7 +215,6 @@ class _Connection(asyncio.Protocol):
         self.idle_since_s = 0.0
 
     def send(self, call: HttpCall, request: bytes) -> None:
-        """Sends the request of a call."""
         call.connection, self.call = self, call
         rest = memoryview(request)
         if self._plain is not None:
@@ -236,7 +235,6 @@ class _Connection(asyncio.Protocol):
         self._flights.later(self._abort)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Handles the established connection."""
         self.idle_since_s = time.monotonic()
         self._flights.connections.add(self)
         self._transport = cast("asyncio.Transport", transport)
