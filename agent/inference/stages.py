@@ -153,6 +153,20 @@ class SystemDescription:
     precision: Precision | None = Precision.FLOAT32
     cudnn_benchmark: bool | None = None
 
+    @property
+    def weights_text(self) -> str:
+        """The source of the weights, with the seed of random ones."""
+        random = self.weights is Weights.RANDOM
+        return f"random, seed {self.seed}" if random else self.weights.value
+
+    @property
+    def precision_text(self) -> str:
+        """The precision of a model in code and the requested cuDNN setting; empty if neither is set."""
+        found = [] if self.precision is None else [self.precision.value]
+        if self.cudnn_benchmark is not None:
+            found.append(f"cudnn_benchmark={str(self.cudnn_benchmark).lower()}")
+        return ", ".join(found)
+
 
 class Postprocessor:
     """Converts a model's outputs to predictions, according to the model's task. Thread-safe.

@@ -16,7 +16,6 @@ from typing import Any, TypeAlias
 
 import click
 
-from inferometer.agent.hardware.environment import Weights
 from inferometer.client.api.results import find_one, newest, others_of, readable_spans
 from inferometer.client.cli.command import (
     FILE,
@@ -39,7 +38,6 @@ from inferometer.client.commands.evaluation import (
     say_none,
     undisturbed,
 )
-from inferometer.client.web.documents import precision_text
 from inferometer.evaluators.drawing.writer import PictureFile
 from inferometer.evaluators.evaluation import Evaluation, Measurement
 from inferometer.evaluators.kinds.kind import SpanSource, timed_by
@@ -145,12 +143,11 @@ def lines_of(evaluation: Evaluation, group: Sequence[Evaluation], spans: SpanSou
 def _what(evaluation: Evaluation) -> Lines:
     system = evaluation.system
     manifest = system.manifest
-    weights = f"random, seed {system.seed}" if system.weights is Weights.RANDOM else system.weights.value
     yield "evaluation", f"{evaluation.id}  {evaluation.status.value}"
     begun = evaluation.created_at.astimezone(timezone.utc).isoformat(sep=" ", timespec="seconds")
     yield "begun", f"{begun}, measured for {evaluation.measurement.elapsed_ns / _NS_PER_S:.3f} s"
     if kind_of(evaluation).of_a_model:
-        yield "model", f"{manifest.name} {manifest.version}, weights: {weights}"
+        yield "model", f"{manifest.name} {manifest.version}, weights: {system.weights_text}"
     for part, checksum in system.checksums.items():
         yield "", f"{part} {checksum}"
     if manifest.inferred:
@@ -163,7 +160,7 @@ def _where(evaluation: Evaluation) -> Lines:
     system, machine = evaluation.system, evaluation.system.environment
     threads = f", {system.threads} threads" if system.threads and not system.device.is_gpu else ""
     yield "device", f"{system.device}{threads}; {system.agent}"
-    if precision := precision_text(system):
+    if precision := system.precision_text:
         yield "precision", precision
     if not machine.is_known:
         told = ", ".join(f"{name} {version}".rstrip() for name, version in machine.frameworks.items())

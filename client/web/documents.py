@@ -14,8 +14,6 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from inferometer.agent.hardware.environment import Weights
-from inferometer.agent.inference.stages import SystemDescription
 from inferometer.evaluators.comparing.comparison import DIFFERS, Side
 from inferometer.evaluators.comparing.job import ComparisonRequest, compare
 from inferometer.evaluators.drawing.charts import PointChart, Series
@@ -166,10 +164,7 @@ def facts_of(
         "Model",
         [
             ("model", f"{system.manifest.name} {system.manifest.version}"),
-            (
-                "weights",
-                f"random, seed {system.seed}" if system.weights is Weights.RANDOM else system.weights.value,
-            ),
+            ("weights", system.weights_text),
             *((f"checksum of {part}", checksum) for part, checksum in system.checksums.items()),
             ("dataset", " ".join(filter(None, (dataset.name, dataset.version)))),
             ("inputs of the dataset", dataset.size),
@@ -183,7 +178,7 @@ def facts_of(
         [
             ("device", system.device),
             ("threads", system.threads),
-            ("precision", precision_text(system)),
+            ("precision", system.precision_text),
             ("preprocessing threads", system.preprocess_threads),
             ("agent", system.agent),
             ("host", machine.hostname),
@@ -498,11 +493,3 @@ def _compared_chart(a: Evaluation, b: Evaluation) -> dict[str, Any] | None:
         return None
     [chart] = drawing.charts
     return chart_document(drawing.title, chart, ()) if isinstance(chart, PointChart) else None
-
-
-def precision_text(system: SystemDescription) -> str:
-    """Returns the precision of a model in code and the requested cuDNN setting; empty if neither is set."""
-    found = [] if system.precision is None else [system.precision.value]
-    if system.cudnn_benchmark is not None:
-        found.append(f"cudnn_benchmark={str(system.cudnn_benchmark).lower()}")
-    return ", ".join(found)

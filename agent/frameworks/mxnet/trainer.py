@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.artifacts.files import Artifacts
 from inferometer.agent.files import replacing
 from inferometer.agent.frameworks.mxnet.kvstore import GradientExchange, kvstore_of
 from inferometer.agent.frameworks.mxnet.networks import (
@@ -108,12 +107,10 @@ class MXNetTrainer(Trainer):
     Parameters may be partly updated after a failed step.
     """
 
-    def __init__(self, manifest: ModelManifest, artifacts: Artifacts, options: TrainerOptions) -> None:
-        super().__init__(manifest, artifacts, options)
-        self._contexts: list[Any] = []
-        self._threads: int | None = None
-        self._training: _Training | None = None
-        self._failed = False
+    _contexts: Sequence[Any] = ()
+    _threads: int | None = None
+    _training: _Training | None = None
+    _failed = False
 
     @classmethod
     def check(cls, manifest: ModelManifest, options: TrainerOptions) -> None:

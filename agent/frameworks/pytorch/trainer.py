@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from inferometer.agent.artifacts.files import Artifacts
 from inferometer.agent.files import replacing
 from inferometer.agent.frameworks.pytorch.modules import (
     CUDNN_BENCHMARK,
@@ -75,14 +74,11 @@ class PyTorchTrainer(Trainer):
     For several ranks, see ``Ranks`` on the overlap of communication.
     """
 
-    def __init__(self, manifest: ModelManifest, artifacts: Artifacts, options: TrainerOptions) -> None:
-        super().__init__(manifest, artifacts, options)
-        self._threads = options.predictor.operator_threads
-        self._found_threads: int | None = None
-        self._device = torch.device("cpu")
-        self._training: _Training | None = None
-        self._ranks: Ranks | None = None
-        self._holds_cudnn = False
+    _found_threads: int | None = None
+    _device = torch.device("cpu")
+    _training: _Training | None = None
+    _ranks: Ranks | None = None
+    _holds_cudnn = False
 
     @classmethod
     def check(cls, manifest: ModelManifest, options: TrainerOptions) -> None:
@@ -90,7 +86,7 @@ class PyTorchTrainer(Trainer):
 
     def load(self) -> None:
         self._device, communication = _chosen(self.manifest, self.options)
-        use_threads(self._threads)
+        self._use_threads()
         self._found_threads = torch.get_num_threads()
         module = self._build()
         try:
@@ -114,7 +110,7 @@ class PyTorchTrainer(Trainer):
     def place(self, batch: TrainingBatch) -> PlacedBatch:
         self._loaded()
         batch = self.checked(batch)
-        use_threads(self._threads)
+        self._use_threads()
         with self._translated(f"copy a batch of {len(batch)}", TrainingError):
             placed = _Placed(self._copied(batch.inputs), self._copied(batch.targets))
             self._synchronize()
@@ -124,7 +120,7 @@ class PyTorchTrainer(Trainer):
         training = self._loaded()
         if not isinstance(batch, _Placed):
             raise TrainingError(f"{self}: the batch is {type(batch).__name__}, which place() did not return")
-        use_threads(self._threads)
+        self._use_threads()
         apart = parts or (self._ranks is not None and self._ranks.parallel is None)
         with self._translated(f"train on a batch of {len(batch)}", TrainingError), training.drawing():
             result = self._apart(training, batch, parts) if apart else self._at_once(training, batch)
@@ -134,7 +130,7 @@ class PyTorchTrainer(Trainer):
     def scores(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
         training = self._loaded()
         inputs = self.checked_inputs(inputs)
-        use_threads(self._threads)
+        self._use_threads()
         with self._translated(f"run a batch of {len(inputs)}", TrainingError):
             scores: NDArray[np.float32] = training.evaluate(self._copied(inputs)).cpu().numpy()
         return scores
@@ -260,6 +256,9 @@ class PyTorchTrainer(Trainer):
     def _now_ns(self) -> int:
         self._synchronize()
         return time.perf_counter_ns()
+
+    def _use_threads(self) -> None:
+        use_threads(self.options.predictor.operator_threads)
 
     def _loaded(self) -> _Training:
         if self._training is None:
