@@ -10,6 +10,7 @@ https://prometheus.io/docs/practices/naming/.
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 import time
@@ -30,7 +31,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from inferometer.agent import __version__
-from inferometer.agent.server.admission import bound
+from inferometer.agent.server.admission import bound, metrics_warning
 from inferometer.agent.serving.observers import Call
 from inferometer.agent.serving.prediction_watch import AgentLoad
 from inferometer.manifests.errors import (
@@ -437,7 +438,7 @@ def _joined(sample: str) -> Callable[[Iterable[float]], float]:
 
 
 _TIMEOUT_S = 10.0
-
+_log = logging.getLogger(__name__)
 _POLL_S = 0.05
 """The interval at which the server checks whether to stop."""
 
@@ -453,6 +454,7 @@ class MetricsServer:
         listener = bound(host, port, " for metrics", advice, backlog=_Server.request_queue_size)
         self._server = _Server(listener, _Handler.factory(registry))
         self._host = f"[{host}]" if ":" in host else host
+        self._warning = metrics_warning(host, self.port)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_POLL_S,), name="metrics", daemon=True
         )
@@ -468,8 +470,10 @@ class MetricsServer:
         return f"http://{self._host}:{self.port}/metrics"
 
     def start(self) -> None:
-        """Starts answering scrapes."""
+        """Starts answering scrapes; logs a warning if others can read the metrics."""
         self._thread.start()
+        if self._warning:
+            _log.warning("%s", self._warning)
 
     def close(self) -> None:
         """Stops the server; calling it again does nothing."""

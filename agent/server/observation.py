@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from inferometer.agent.server.admission import metrics_warning
 from inferometer.agent.server.calls import CallObserver
 from inferometer.agent.serving.observers import Call, PredictionObserver, QueueObserver, current_call
 from inferometer.agent.serving.prediction_watch import AgentLoad, PredictionWatch
@@ -148,7 +147,6 @@ class Observation:
         predictions: list[PredictionObserver] = []
         self.queues: QueueObserver | None = None
         self._metrics: MetricsServer | None = None
-        self._warning: str | None = None
         self.page: Callable[[], Iterable[Any]] = tuple
         """Reads the current metrics; there are none without a ``metrics_port``."""
         if metrics_port is not None:
@@ -162,7 +160,6 @@ class Observation:
             self.page = metrics.registry.collect
             if serves:
                 self._metrics = MetricsServer(metrics.registry, host, metrics_port)
-                self._warning = metrics_warning(host, self._metrics.port)
         self.calls = tuple(calls)
         self.watch = PredictionWatch(predict_timeout_s, predictions, on_fitness, alive_of=alive_of)
 
@@ -176,8 +173,6 @@ class Observation:
         self.watch.start()
         if self._metrics is not None:
             self._metrics.start()
-        if self._warning:
-            _log.warning("%s", self._warning)
 
     def close(self) -> None:
         """Stops observing; calling it again does nothing."""

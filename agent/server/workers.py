@@ -25,7 +25,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from inferometer.agent.server import joined_answers as joined
-from inferometer.agent.server.admission import bound, check_exposure, join_address, metrics_warning
+from inferometer.agent.server.admission import bound, check_exposure, join_address
 from inferometer.agent.server.calls import CallContext, Method
 from inferometer.agent.server.server import AgentServer, Group, ServerOptions
 from inferometer.manifests.errors import AgentError, ConfigurationError, InferometerError, RegionExistsError
@@ -210,7 +210,7 @@ class Workers:
         if sys.platform != "linux":
             raise ConfigurationError("--workers requires Linux, which distributes connections over processes")
         secure, secret = options.tls is not None, options.secret is not None
-        self._warnings = [check_exposure(options.host, tls=secure, secret=secret, insecure=options.insecure)]
+        self._warning = check_exposure(options.host, tls=secure, secret=secret, insecure=options.insecure)
         self._count = count
         self._begin = begin
         self._changed = threading.Condition()
@@ -239,7 +239,6 @@ class Workers:
 
                 host, self._summed = options.metrics_host, SummedPages(self._pages)
                 self._metrics = MetricsServer(self._summed.registry, host, options.metrics_port)
-                self._warnings.append(metrics_warning(host, self._metrics.port))
                 held.callback(self._metrics.close)
             self._held = held.pop_all()
         self._options = replace(options, port=port, http_port=self.http_port)
@@ -266,8 +265,8 @@ class Workers:
             threading.Thread(target=self._keep, args=(member,), name="keep-worker", daemon=True).start()
         if self._metrics is not None:
             self._metrics.start()
-        for warning in filter(None, self._warnings):
-            _log.warning("%s", warning)
+        if self._warning:
+            _log.warning("%s", self._warning)
 
     def stop(self) -> bool:
         """Stops all workers within the grace period; returns whether each has finished what it accepted."""

@@ -14,7 +14,6 @@ from fake_framework import wait_for
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from inferometer.agent.protocol.agent_info import read_agent_info
 from inferometer.agent.server.admission import Limits
 from inferometer.agent.server.native import registry_service
 from inferometer.agent.server.server import AgentServer
@@ -175,11 +174,11 @@ def test_agent_stops_while_those_who_watch_its_health_leave(start_agent: Start) 
 def test_what_the_agent_is_is_read_before_anybody_asks(
     start_agent: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reads = threading.Event()
+    reads, original = threading.Event(), registry_service.read_agent_info
 
     def read(*arguments: Any) -> Any:
         reads.set()
-        return read_agent_info(*arguments)
+        return original(*arguments)
 
     monkeypatch.setattr(registry_service, "read_agent_info", read)
     start_agent()

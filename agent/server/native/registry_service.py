@@ -13,8 +13,9 @@ from datetime import datetime, timezone
 import psutil
 
 from inferometer.agent.hardware.conditions import own_cpu_s
+from inferometer.agent.hardware.environment import read_environment
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.protocol.agent_info import AgentInfo, read_agent_info
+from inferometer.agent.protocol.agent_info import AgentInfo, RunnableModel
 from inferometer.agent.server.calls import CallContext, Method, methods_of
 from inferometer.agent.serving.prediction_watch import AgentLoad, Trouble
 from inferometer.manifests.catalog import Catalog
@@ -146,6 +147,30 @@ class RegistryService:
             resident_memory_bytes=sum(map(_resident_bytes, (os.getpid(), *children))),
             cpu_ns=round(own_cpu_s(children) * 1e9),
         )
+
+
+def read_agent_info(
+    catalog: Catalog, registry: Registry, started_at: datetime, http_port: int | None = None
+) -> AgentInfo:
+    """Returns the properties of an agent on this machine that has been serving since ``started_at``."""
+    versions = registry.versions
+    environment = read_environment(versions)
+    by_name = {name.casefold(): version for name, version in versions.items()}
+    return AgentInfo(
+        hostname=environment.hostname,
+        architecture=environment.architecture,
+        cpu_model=environment.cpu_model,
+        gpus=tuple(gpu.name for gpu in environment.gpus),
+        frameworks=environment.frameworks,
+        models=tuple(
+            RunnableModel(model.name, model.version, model.framework.name)
+            for model in catalog.models
+            if model.runs_in(by_name.get(model.framework.name.casefold()))
+        ),
+        inferometer_version=environment.inferometer_version,
+        started_at=started_at,
+        http_port=http_port,
+    )
 
 
 def _resident_bytes(process: int) -> int:

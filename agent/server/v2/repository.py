@@ -21,7 +21,6 @@ from inferometer.agent.open_inference.codec import (
     v2_version,
 )
 from inferometer.agent.preprocessing.inputs import blank
-from inferometer.agent.server.admission import MAX_INPUTS
 from inferometer.agent.server.v2.model_messages import LoadParameters
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.served_model import Lease, ServedModel
@@ -96,9 +95,7 @@ class Repository:
     request has at most ``max_inputs`` inputs.
     """
 
-    def __init__(
-        self, models: ServedModels, catalog: Catalog, registry: Registry, max_inputs: int = MAX_INPUTS
-    ) -> None:
+    def __init__(self, models: ServedModels, catalog: Catalog, registry: Registry, max_inputs: int) -> None:
         self._models = models
         self._catalog = catalog
         self._registry = registry

@@ -31,7 +31,7 @@ from inferometer.agent.open_inference.codec import (
 )
 from inferometer.agent.protocol.status import NotOfferedError, described
 from inferometer.agent.protocol.tensors import array_bytes, pack
-from inferometer.agent.server.admission import MAX_INPUTS, StreamLimit
+from inferometer.agent.server.admission import StreamLimit
 from inferometer.agent.server.calls import CallContext, Codec, Method, in_order, methods_of
 from inferometer.agent.server.native.call_tracing import ServerTracing
 from inferometer.agent.server.v2.model_messages import (
@@ -320,7 +320,7 @@ class InferenceService:
         registry: Registry,
         streams: StreamLimit,
         is_ready: Callable[[], bool],
-        max_inputs: int = MAX_INPUTS,
+        max_inputs: int,
         shared_memory: SharedMemory | None = None,
         *,
         tracing: ServerTracing,
