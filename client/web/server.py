@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import hmac
 import json
 import logging
 import os
@@ -20,7 +19,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Itera
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,8 +30,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from inferometer.agent.protocol.status import bearer
-from inferometer.agent.server.admission import HostNames, bound, check_exposure, join_address
+from inferometer.agent.server.admission import HostNames, SecretCheck, bound, check_exposure, join_address
 from inferometer.agent.server.rest.http_connection import CheckingServer, HttpConnection
 from inferometer.agent.server.tls import ServerTls, date_fault
 from inferometer.client.api.progress import running_now
@@ -70,7 +67,7 @@ class Guard:
 
     With a secret, each request must carry it: as the password of any user, which a browser asks for and
     stores, or as ``Authorization: Bearer SECRET``. Without one, the page answers only to its own names: see
-    ``HostNames``. A secret of None requires none; see ``HostNames`` for the ``names``.
+    ``HostNames``.
 
     Raises:
         ConfigurationError: The secret cannot be sent.
@@ -78,7 +75,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, secret: str | None, names: Iterable[str] | None) -> None:
         self._app = app
-        self._expected = None if secret is None else _digest(bearer(secret))
+        self._check = None if secret is None else SecretCheck(secret)
         self._names = HostNames(names)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -99,14 +96,14 @@ class Guard:
         await (refusal or self._app)(scope, receive, send_strictly)
 
     def _refusal(self, headers: Headers) -> Response | None:
-        if self._expected is None:
+        if self._check is None:
             if self._names.admits(headers.get("host")):
                 return None
             return JSONResponse(
                 {"error": "this page does not answer to that name; use the address that agent web printed"},
                 status_code=421,
             )
-        if hmac.compare_digest(_digest(_shown_secret(headers.get("authorization", ""))), self._expected):
+        if self._check.admits("", [("authorization", _shown_secret(headers.get("authorization", "")))]):
             return None
         return JSONResponse(
             {"error": "the secret is missing or wrong"}, 401, headers={"WWW-Authenticate": _CHALLENGE}
@@ -123,11 +120,6 @@ def _shown_secret(authorization: str) -> str:
     except (binascii.Error, ValueError):
         return ""
     return f"Bearer {login.partition(':')[2]}"
-
-
-def _digest(value: str) -> bytes:
-    """Returns a digest; comparing digests reveals neither where values differ first nor their length."""
-    return sha256(value.encode("utf-8", "surrogateescape")).digest()
 
 
 _LOOK_S = 1.0
