@@ -18,8 +18,6 @@ from inferometer.manifests.errors import ConfigurationError
 
 AUTHORIZATION_KEY = "authorization"
 """The secret that a client sends with every call; see ``bearer``."""
-TRACEPARENT_KEY = "traceparent"
-"""The W3C header; a call is not traced if this is missing, malformed or marked as not sampled."""
 LEVEL_KEY = "inferometer-trace-level"
 """The trace level, sent by a client that receives the spans itself."""
 LAYERS_KEY = "inferometer-trace-layers"

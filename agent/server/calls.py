@@ -36,10 +36,11 @@ from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from inferometer.agent.protocol.status import ERROR_CLASS_KEY, TRACEPARENT_KEY, Status, http_status, status_of
+from inferometer.agent.protocol.status import ERROR_CLASS_KEY, Status, http_status, status_of
 from inferometer.agent.server.admission import ClientLimits, SecretCheck
 from inferometer.agent.serving.observers import REQUEST_ID_KEY, Call, RequestIds, enter_call
 from inferometer.agent.tracing.recorder import (
+    TRACEPARENT_KEY,
     Attributes,
     AttributeValue,
     SpanKind,

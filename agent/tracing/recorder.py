@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+TRACEPARENT_KEY = "traceparent"
+"""The W3C header; a call is not traced if this is missing, malformed or marked as not sampled."""
+
 
 class TraceLevel(IntEnum):
     """The levels of tracing; each level includes the ones before it."""
@@ -336,10 +339,8 @@ class SpanRecorder:
 class TraceScope:
     """An open span, which is the parent of further spans, and the recorder of these spans.
 
-    Attributes:
-        layers: Whether layers are also recorded, at levels that include them. A warm-up runs under the
-            profiler in order to warm it up too, but its layers are not recorded.
-        first_batch: The number of the next batch.
+    ``first_batch`` is the number of the next batch. Without ``layers``, no layers are recorded: a warm-up
+    runs under the profiler only to warm that up too.
     """
 
     recorder: SpanRecorder

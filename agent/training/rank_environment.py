@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import socket
 from collections.abc import Iterator, Mapping
 
 from inferometer.agent.hardware.environment import default_threads
@@ -47,22 +46,6 @@ def rank_of_environment(environ: Mapping[str, str]) -> Rank | None:
     if in_step:
         return _of_slurm(_Variables(environ, "srun", _SLURM))
     return None
-
-
-def require_host(address: str) -> None:
-    """Looks up the host at which the ranks meet, as a rank that cannot find it would keep others waiting.
-
-    Raises:
-        ConfigurationError: This machine finds no address for the host.
-    """
-    host, _, port = address.rpartition(":")
-    try:
-        socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise ConfigurationError(
-            f"{host}: the ranks meet at {address}, but {socket.gethostname()} finds no address for it: "
-            f"{getattr(error, 'strerror', None) or error}; name a host that it finds, or an IP address"
-        ) from error
 
 
 def rank_threads(rank: Rank, environ: Mapping[str, str]) -> int:

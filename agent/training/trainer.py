@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import socket
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -48,11 +49,8 @@ from inferometer.manifests.schema import Loss, ModelManifest
 class OptimizerOptions:
     """An optimizer, with the same defaults as in DLBS.
 
-    Attributes:
-        name: ``sgd``, ``nag``, ``adam``, ``adamw`` or ``rmsprop``.
-        learning_rate: The learning rate, which stays the same in all steps.
-        momentum: The momentum of SGD, NAG and RMSProp.
-        weight_decay: The L2 penalty, added to the gradient; for AdamW, the decoupled weight decay.
+    The learning rate stays the same in all steps. ``weight_decay`` is the L2 penalty, added to the gradient;
+    for AdamW, the decoupled weight decay.
 
     Raises:
         ConfigurationError: A name is unknown, or a number is out of range.
@@ -100,6 +98,22 @@ class Rank:
 
     def __str__(self) -> str:
         return f"rank {self.number} of {self.count}"
+
+
+def require_host(address: str) -> None:
+    """Looks up the host at which the ranks meet, as a rank that cannot find it would keep others waiting.
+
+    Raises:
+        ConfigurationError: This machine finds no address for the host.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise ConfigurationError(
+            f"{host}: the ranks meet at {address}, but {socket.gethostname()} finds no address for it: "
+            f"{getattr(error, 'strerror', None) or error}; name a host that it finds, or an IP address"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +167,8 @@ class PlacedBatch(Protocol):
 class StepParts:
     """The times of one step's parts, in nanoseconds, each synchronised with the devices.
 
-    Attributes:
-        forward_ns: Running the model and computing its loss.
-        backward_ns: Computing the gradients, without communicating them.
-        communicate_ns: Summing the gradients over devices and processes; 0 for a single device.
-        update_ns: Running the optimizer.
+    ``forward_ns`` includes the loss. ``communicate_ns`` is the summing of gradients over devices and
+    processes, 0 for a single device, which ``backward_ns`` leaves out.
     """
 
     forward_ns: int
@@ -170,9 +181,7 @@ class StepParts:
 class StepResult:
     """The result of one step.
 
-    Attributes:
-        loss: The mean loss over this process's samples before the update, without loss scaling.
-        parts: The times of the parts, if requested.
+    ``loss`` is the mean over this process's samples before the update, without loss scaling.
     """
 
     loss: float
@@ -374,9 +383,7 @@ class Trainer(Closeable):
 class Companion:
     """A process that runs beside ranks.
 
-    Attributes:
-        name: The name of the process in messages.
-        work: The function to run until the ranks tell it to end; it must be picklable.
+    ``work``, which must be picklable, runs until the ranks tell it to end; ``name`` is for messages.
     """
 
     name: str

@@ -8,7 +8,6 @@ from pathlib import Path
 
 PROGRAM = "inferometer"
 CONFIG_VARIABLE = "AGENT_CONFIG"
-ADDRESS_VARIABLE = "AGENT_DATABASE_ADDRESS"
 _DIRECTORIES = {"cache": ("AGENT_CACHE_DIR", "a cache"), "data": ("AGENT_DATA_DIR", "data")}
 """The environment variables that name the directories, and the words for their content in messages."""
 _EARLIER = "inferscope"
@@ -20,9 +19,8 @@ Notify = Callable[[str], None]
 def configuration_path(named: str | None, notify: Notify) -> Path | None:
     """Returns the path of the configuration file; None if none is named and the default one does not exist.
 
-    Args:
-        named: The file that a flag names; if None, the environment variable applies.
-        notify: Called with one line if only a directory with the program's earlier name exists.
+    Without a path ``named`` by a flag, the environment variable applies. ``notify`` is called with one line
+    if only a directory with the program's earlier name exists.
     """
     path = named or os.environ.get(CONFIG_VARIABLE)
     if path:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from inferometer.agent.hardware.allocator import use_allocator_of_environment
-from inferometer.client.api.directories import ADDRESS_VARIABLE, configuration_path, directory
+from inferometer.client.api.directories import configuration_path, directory
 from inferometer.manifests.errors import ConfigurationError, explained, one_line, printable
 
 if TYPE_CHECKING:
@@ -87,9 +87,7 @@ _echo_error = partial(click.echo, err=True)
 class Invocation:
     """The global flags, and the components built from them. Each component is created on first use.
 
-    Attributes:
-        flags: The global flags that were given, by name.
-        notify: Called with each one-line message to the user.
+    ``notify`` is called with each one-line message to the user.
     """
 
     flags: Mapping[str, Any] = field(repr=False)
@@ -243,7 +241,7 @@ class Invocation:
         """
         settings = self.configuration.database
         name = self.flags.get("database_name") or settings.name or DEFAULT_DATABASE
-        configured = None if os.environ.get(ADDRESS_VARIABLE) == "" else settings.address
+        configured = None if os.environ.get(VARIABLES["database_address"]) == "" else settings.address
         return self.flags.get("database_address") or configured, name
 
     @property

@@ -17,8 +17,7 @@ import click
 from click.core import ParameterSource
 
 from inferometer.agent.hardware.allocator import VARIABLE, Allocator, use_allocator
-from inferometer.client.api.directories import ADDRESS_VARIABLE
-from inferometer.client.api.invocation import INVOCATION, ON_COMMAND_LINE, Invocation, set_logging
+from inferometer.client.api.invocation import INVOCATION, ON_COMMAND_LINE, VARIABLES, Invocation, set_logging
 from inferometer.client.cli.completing import OPTIONS, evaluations
 from inferometer.manifests.errors import OutputError, explained
 
@@ -212,9 +211,9 @@ def _keep(context: click.Context, parameter: click.Parameter, value: object) -> 
     context.ensure_object(dict)[parameter.name] = value
 
 
-def _kept(name: str, variable: str | None, metavar: str, help: str) -> Callable[[Any], Any]:  # noqa: A002
+def _kept(name: str, metavar: str, help: str) -> Callable[[Any], Any]:  # noqa: A002
     kind = click.Path() if metavar == "FILE" else None
-    settings = {"envvar": variable, "show_envvar": True, "expose_value": False, "callback": _keep}
+    settings = {"envvar": VARIABLES.get(name), "show_envvar": True, "expose_value": False, "callback": _keep}
     return option(f"--{name}", type=kind, metavar=metavar, help=help, **settings)
 
 
@@ -224,29 +223,16 @@ OPERATORS = "Operators"
 _HEADINGS = (_OPTIONS, MODEL, OPERATORS, DATA, MEASUREMENT, "", OUTPUT, _AGENTS, _GLOBAL)
 """The headings of the groups of options, in the order of the help; the empty one stands for all others."""
 database_options = options(
-    _kept(
-        "database_address",
-        ADDRESS_VARIABLE,
-        "ADDRESS",
-        "MongoDB: host, host:port or mongodb://….  [default: a local file]",
-    ),
-    _kept("database_name", None, "NAME", "Database.  [default: inferometer]"),
+    _kept("database_address", "ADDRESS", "MongoDB: host, host:port or mongodb://….  [default: a local file]"),
+    _kept("database_name", "NAME", "Database.  [default: inferometer]"),
 )
 """Adds the options that choose a database, for ``Invocation.open_store``."""
 tls_options = options(
+    _kept("tls_ca", "FILE", "Use TLS, and trust agents with a certificate from these authorities."),
+    _kept("tls_cert", "FILE", "Client certificate, for agents that require one."),
+    _kept("tls_key", "FILE", "Key of the client certificate."),
     _kept(
-        "tls_ca",
-        "AGENT_TLS_CA",
-        "FILE",
-        "Use TLS, and trust agents with a certificate from these authorities.",
-    ),
-    _kept("tls_cert", "AGENT_TLS_CERT", "FILE", "Client certificate, for agents that require one."),
-    _kept("tls_key", "AGENT_TLS_KEY", "FILE", "Key of the client certificate."),
-    _kept(
-        "tls_server_name",
-        "AGENT_TLS_SERVER_NAME",
-        "NAME",
-        "Host name in the agent's certificate.  [default: the host of its address]",
+        "tls_server_name", "NAME", "Host name in the agent's certificate.  [default: the host of its address]"
     ),
     heading=_AGENTS,
 )
@@ -351,9 +337,7 @@ def allocator_option(whose: str = "") -> Callable[[Any], Any]:
 class Group(_GlobalFlags, click.Group):
     """A group that imports a subcommand only when it runs or when its help is shown.
 
-    Args:
-        lazy: The subcommands by name, each as its location ``"module:function"`` and its line in the help.
-        aliases: Alternative names of subcommands.
+    A subcommand is ``lazy`` by its location ``"module:function"`` and its line in the help.
     """
 
     def __init__(

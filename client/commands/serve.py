@@ -32,7 +32,8 @@ from inferometer.client.cli.command import (
     database_options,
     option,
 )
-from inferometer.client.serving.agent import make_agent, make_heartbeat, publication_options
+from inferometer.client.cli.command import options as grouped
+from inferometer.client.serving.agent import INTERVAL_S, make_agent, make_heartbeat
 from inferometer.client.serving.options import (
     model_options,
     safety_options,
@@ -46,6 +47,23 @@ from inferometer.manifests.errors import ConfigurationError
 
 _BYTES_PER_MIB = 1024 * 1024
 _LOCAL = "127.0.0.1"
+_publication_options = grouped(
+    database_options,
+    option(
+        "--advertise",
+        metavar="ADDRESS",
+        help="Publish this agent in the database so that others find it, as HOST:PORT, as HOST, or as auto; "
+        "none does not.  [default: auto where a database is given or configured]",
+    ),
+    option(
+        "--heartbeat_s",
+        type=FiniteFloatRange(min=0.1),
+        default=INTERVAL_S,
+        metavar="S",
+        help="Interval of the heartbeat; the agent expires after three missed ones.",
+    ),
+    heading="Registry",
+)
 
 
 @click.command(cls=Command)
@@ -106,7 +124,7 @@ _LOCAL = "127.0.0.1"
 @model_options
 @safety_options
 @telemetry_options
-@publication_options
+@_publication_options
 @boolean(
     "--shared_memory",
     help="Let clients of the Open Inference Protocol on this host, run by the same user, pass tensors in "

@@ -14,8 +14,7 @@ import grpc
 
 from inferometer.agent.closeable import Closeable
 from inferometer.agent.inference.stages import SystemDescription
-from inferometer.agent.protocol.status import TRACEPARENT_KEY
-from inferometer.agent.tracing.recorder import SpanKind
+from inferometer.agent.tracing.recorder import TRACEPARENT_KEY, SpanKind
 from inferometer.evaluators.load.load_session import QuerySample
 from inferometer.evaluators.load.target import Answers, CheckedAnswers
 from inferometer.manifests.errors import InferometerError, SessionError
@@ -40,10 +39,7 @@ _CLOSED = "the load target was closed while the query was in flight"
 class Outcome:
     """The outcome of a call.
 
-    Attributes:
-        answers: The number of right answers in the reply.
-        reason: Why there is no answer, in one line.
-        times: The times at the server, as far as known; see ``Answers.answered``.
+    ``reason`` says in one line why there is no answer; see ``Answers.answered`` for ``times``.
     """
 
     answers: int

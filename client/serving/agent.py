@@ -14,7 +14,6 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import partial
 
-from inferometer.agent.artifacts.files import ArtifactCache
 from inferometer.agent.artifacts.web import fetch_image
 from inferometer.agent.inference.session import Session
 from inferometer.agent.server.native.call_tracing import ServerTracing
@@ -22,7 +21,6 @@ from inferometer.agent.server.native.predict_service import DatasetOrder
 from inferometer.agent.server.native.registry_service import RegistryService
 from inferometer.agent.server.server import AgentServer, Group, ServerOptions
 from inferometer.client.api.invocation import Invocation
-from inferometer.client.cli.command import FiniteFloatRange, database_options, option, options
 from inferometer.client.remote.address import AgentAddress
 from inferometer.evaluators.evaluation import Status, utc_now
 from inferometer.evaluators.jobs.job import DatasetChoice, JobCallbacks
@@ -35,30 +33,27 @@ from inferometer.evaluators.store.opening import (
     check_address,
     open_agent_directory,
 )
-from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import ConfigurationError, EvaluationInterrupted, StoreError
 
 
 def run_dataset(
-    catalog: Catalog,
-    cache: ArtifactCache,
+    invocation: Invocation,
     session: Session,
     order: DatasetOrder,
     on_progress: Callable[[int, int], None],
     stop_requested: Callable[[], bool],
 ) -> str:
-    """Evaluates a model on a dataset of a catalogue, and returns the evaluation as JSON.
+    """Evaluates a model on a dataset of the catalogue, and returns the evaluation as JSON.
 
-    With the first two arguments bound, it satisfies the server's ``DatasetRunner``. The cache downloads
-    datasets that are at URLs.
+    With the invocation bound, it satisfies the server's ``DatasetRunner``.
     """
     given = asdict(order)
     evaluation = evaluate_open_system(
         session,
         DatasetChoice(name=given.pop("dataset_name"), category=given.pop("dataset_category")),
         BatchOptions(**given),
-        catalog,
-        cache,
+        invocation.catalog,
+        invocation.cache,
         JobCallbacks(
             on_progress=lambda progress: on_progress(progress.done, progress.total),
             stop_requested=stop_requested,
@@ -92,7 +87,7 @@ def make_agent(
         invocation.catalog,
         invocation.registry,
         options,
-        dataset_runner=partial(run_dataset, invocation.catalog, invocation.cache),
+        dataset_runner=partial(run_dataset, invocation),
         architectures=invocation.architectures,
         cache=invocation.cache,
         fetch=partial(fetch_image, allow_private=allow_private_urls),
@@ -253,26 +248,6 @@ def advertised_address(advertise: str | None, bound: str, hostname: str | None =
             raise ConfigurationError(
                 f'--advertise "{given}" is not an address; allowed: HOST:PORT, HOST, {AUTOMATIC} or {NONE}'
             ) from None
-
-
-publication_options = options(
-    database_options,
-    option(
-        "--advertise",
-        metavar="ADDRESS",
-        help="Publish this agent in the database so that others find it, as HOST:PORT, as HOST, or as auto; "
-        "none does not.  [default: auto where a database is given or configured]",
-    ),
-    option(
-        "--heartbeat_s",
-        type=FiniteFloatRange(min=0.1),
-        default=INTERVAL_S,
-        metavar="S",
-        help="Interval of the heartbeat; the agent expires after three missed ones.",
-    ),
-    heading="Registry",
-)
-"""Adds the options that determine where and under which address an agent is published."""
 
 
 def make_heartbeat(

@@ -15,11 +15,11 @@ from inferometer.agent.protocol.status import (
     LAYERS_KEY,
     LEVEL_KEY,
     STATUS_CODES,
-    TRACEPARENT_KEY,
 )
 from inferometer.agent.protocol.tensors import ELEMENT_TYPES
 from inferometer.agent.server.rpc import MAX_CALLS
 from inferometer.agent.server.server import AgentServer, ServerOptions
+from inferometer.agent.tracing.recorder import TRACEPARENT_KEY
 from inferometer.manifests.catalog import Catalog
 from inferometer.protos.inferometer.v1 import predict_pb2, registry_pb2, tensor_pb2
 

@@ -15,13 +15,14 @@ from trace_collectors import COLLECTORS, HOST, Seen
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import SessionOptions, open_session, select_model
 from inferometer.agent.preprocessing.inputs import Input, Tensor
-from inferometer.agent.protocol.status import LEVEL_KEY, TRACEPARENT_KEY
+from inferometer.agent.protocol.status import LEVEL_KEY
 from inferometer.agent.server.calls import CallContext, Calls
 from inferometer.agent.server.native.call_tracing import ServerTracing
 from inferometer.agent.server.native.predict_service import PredictService
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.agent.tracing.exporting import TraceAddress, TraceExport
 from inferometer.agent.tracing.recorder import (
+    TRACEPARENT_KEY,
     SpanRecorder,
     SpanRole,
     TraceContext,

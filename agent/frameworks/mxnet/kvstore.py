@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.frameworks.mxnet.runtime import FAILURES, copied_to, environment, mxnet, reason
-from inferometer.agent.training.rank_environment import require_host
-from inferometer.agent.training.trainer import Rank
+from inferometer.agent.training.trainer import Rank, require_host
 from inferometer.manifests.errors import (
     ConfigurationError,
     InferometerError,

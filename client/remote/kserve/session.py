@@ -35,8 +35,7 @@ from inferometer.agent.inference.stages import BatchResult, Infer, Postprocessor
 from inferometer.agent.open_inference.codec import SEGMENTS
 from inferometer.agent.preprocessing.inputs import Input, Payload, Tensors, batch_size
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
-from inferometer.agent.protocol.status import TRACEPARENT_KEY
-from inferometer.agent.tracing.recorder import SpanKind, TraceLevel, TraceScope, ended
+from inferometer.agent.tracing.recorder import TRACEPARENT_KEY, SpanKind, TraceLevel, TraceScope, ended
 from inferometer.client.remote.call_target import BeginCall, CallFlight, CallTarget, Outcome
 from inferometer.client.remote.kserve.control import ModelControl
 from inferometer.client.remote.kserve.server import Fit, InferForm, InferReply, KServeServer, TensorPlace

@@ -23,16 +23,17 @@ from inferometer.agent.inference.stages import BatchResult, InputFailure, Stage,
 from inferometer.agent.preprocessing.inputs import Input, NamedTensors, Payload, Tensor, Tensors, dtype_of
 from inferometer.agent.preprocessing.preprocessor import check_elements
 from inferometer.agent.protocol.conversion import TracePart, read_trace_part
-from inferometer.agent.protocol.status import (
-    CLASSES,
-    ERROR_CLASS_KEY,
-    LAYERS_KEY,
-    LEVEL_KEY,
-    TRACEPARENT_KEY,
-    one_line,
-)
+from inferometer.agent.protocol.status import CLASSES, ERROR_CLASS_KEY, LAYERS_KEY, LEVEL_KEY, one_line
 from inferometer.agent.protocol.tensors import NUMERIC_TYPES
-from inferometer.agent.tracing.recorder import NO_BATCH, SpanKind, TraceLevel, TraceScope, client_call, ended
+from inferometer.agent.tracing.recorder import (
+    NO_BATCH,
+    TRACEPARENT_KEY,
+    SpanKind,
+    TraceLevel,
+    TraceScope,
+    client_call,
+    ended,
+)
 from inferometer.client.remote.address import AgentAddress
 from inferometer.client.remote.connection import Hints, explain
 from inferometer.manifests.errors import AgentError, DeadlineError, InferometerError, InputError
@@ -115,13 +116,7 @@ def retried(
     Only calls that change nothing are retried: those that list and describe, and ``Predict``. ``Open`` is not
     retried because each call opens a model; nor are streams, whose progress is unknown, nor queries under
     load, which count as failed. A refused connection is not retried either, because nobody listens there.
-
-    Args:
-        call: Makes the call with a timeout in seconds.
-        timeout_s: The timeout of all tries together, in seconds; None sets no limit.
-        tries: The maximum number of tries.
-        wait: Pauses for a number of seconds.
-        clock: A monotonic clock in seconds.
+    ``timeout_s`` is the timeout of all tries together, in seconds; ``call`` gets what is left of it.
 
     Raises:
         grpc.RpcError: The last try failed. The error raised is that of the first lost connection, which says
@@ -164,9 +159,7 @@ _SERVICE = predict_pb2.DESCRIPTOR.services_by_name["PredictService"].full_name
 class ClockOffset:
     """The offset of an agent's clock from this one.
 
-    Attributes:
-        offset_ns: How far the agent's clock is ahead.
-        uncertainty_ns: The maximum error of the offset.
+    ``offset_ns`` is how far the agent's clock is ahead, with an error of at most ``uncertainty_ns``.
     """
 
     offset_ns: int

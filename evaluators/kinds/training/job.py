@@ -24,7 +24,7 @@ from inferometer.agent.artifacts.files import with_labels
 from inferometer.agent.hardware.environment import Device, Precision, PredictorOptions, Weights
 from inferometer.agent.inference.stages import InputFailure, SystemDescription
 from inferometer.agent.tracing.recorder import SpanKind, TraceLevel, TraceScope, traced
-from inferometer.agent.training.rank_environment import LOOPBACK, rank_gpu, rank_threads, require_host
+from inferometer.agent.training.rank_environment import LOOPBACK, rank_gpu, rank_threads
 from inferometer.agent.training.trainer import (
     CompanionsOf,
     Rank,
@@ -33,6 +33,7 @@ from inferometer.agent.training.trainer import (
     check_trainer,
     find_companions,
     open_trainer,
+    require_host,
 )
 from inferometer.evaluators.conditions.conditions import Watch
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
