@@ -202,9 +202,7 @@ INCEPTION_RESNET_BLOCKS: Sequence[Layer] = (
 class GaussianLayer(NamedTuple):
     """A layer whose weights are drawn from a normal distribution around 0.
 
-    Attributes:
-        deviation: The standard deviation of the weights.
-        bias: The initial value of all biases.
+    ``deviation`` is their standard deviation; all biases begin as ``bias``.
     """
 
     deviation: float

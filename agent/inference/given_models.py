@@ -178,10 +178,7 @@ def _given(
 def guessed_task(signature: ModelSignature, *, images: bool, open_batch: bool) -> Task:
     """Returns the task that the names, shapes, element types and operators of a model's outputs suggest.
 
-    Args:
-        signature: The inputs and outputs of the model.
-        images: Whether an input is an image.
-        open_batch: Whether the model accepts batches of any size.
+    With ``images``, an input is an image; with ``open_batch``, batches may have any size.
     """
     whole = [
         each.name

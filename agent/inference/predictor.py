@@ -52,10 +52,7 @@ def has_numbers(tensors: Sequence[TensorSpec]) -> bool:
 def found_names(where: object, tensors: Sequence[TensorSpec], found: Sequence[str]) -> dict[str, str]:
     """Maps each of a manifest's inputs, which may be numbered, to its name in the model.
 
-    Args:
-        where: The text with which messages begin.
-        tensors: The inputs of the manifest.
-        found: The names of all inputs of the model, in the model's order.
+    ``found`` are all inputs of the model in its order; messages begin with ``where``.
 
     Raises:
         ArtifactError: The names do not match.
@@ -150,8 +147,7 @@ class Predictor(Closeable):
     def signature_of_file(cls, path: Path) -> ModelSignature:
         """Reads the inputs of a model's file that has no manifest; loads as little as possible.
 
-        Args:
-            path: The file; its name ends in one of the framework's ``FrameworkEntry.suffixes``.
+        The name of the file ends in one of the framework's ``FrameworkEntry.suffixes``.
 
         Raises:
             ArtifactError: The file is not a model, or this framework cannot determine its inputs (the
@@ -201,8 +197,7 @@ class Predictor(Closeable):
     def predict(self, inputs: Tensors) -> Tensors:
         """Runs the model on a batch and returns its outputs once the device has finished.
 
-        Args:
-            inputs: The batch, of any size, by the names of ``tensors``.
+        Batches may have any size; their tensors are named as in ``tensors``.
 
         Returns:
             The outputs in the model's order, in host memory; they stay valid after the next call.
@@ -215,10 +210,8 @@ class Predictor(Closeable):
         """Returns the precision to which a model in code is cast; None if it is not cast.
 
         Implementations that cast must call it first in ``load``. A model in a file or in memory has its own
-        precision and is not cast. Inputs are cast too; outputs are float32 for every precision.
-
-        Args:
-            asked: Whether float32 was requested explicitly rather than by default.
+        precision and is not cast. Inputs are cast too; outputs are float32 for every precision. ``asked`` is
+        whether float32 was requested explicitly rather than by default.
 
         Raises:
             ConfigurationError: The options request a precision that the model does not support.

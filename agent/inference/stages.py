@@ -198,12 +198,8 @@ class Postprocessor:
         """Returns the predictions for a batch's valid rows, and a mask of these rows.
 
         The mask has an entry for each input, which is false if an output cannot be a prediction, for example
-        if a score is not a finite number.
-
-        Args:
-            tensors: The model's outputs.
-            size: The number of inputs.
-            origins: The origin of each input; empty for tasks that do not use it.
+        if a score is not a finite number. ``origins`` has one for each of ``size`` inputs; it is empty for
+        tasks that do not use them.
 
         Raises:
             PredictionError: The outputs do not match the manifest.

@@ -147,10 +147,7 @@ class TensorSpec:
 class Case:
     """The sizes and the parameters of one row.
 
-    Attributes:
-        shapes: The shapes of ``Operator.given``.
-        parameters: The value of each of ``Operator.parameters``.
-        preset: The source of the sizes and parameters: a ``Preset``, or ``own``.
+    ``preset`` is the source of the sizes and parameters: a ``Preset``, or ``own``.
     """
 
     shapes: Mapping[str, Shape]
@@ -165,10 +162,7 @@ class Case:
 class OwnCase:
     """A user's sizes and parameters for one operator of the table.
 
-    Attributes:
-        operator: Its name.
-        shapes: The shapes of some or all of its given inputs.
-        parameters: The parameters that differ from the defaults.
+    Shapes and parameters that are left out keep their defaults.
     """
 
     operator: str
@@ -338,10 +332,8 @@ PARTS = "parts"
 class RunnerOptions:
     """The device, threads and element type with which a framework runs operators.
 
-    Attributes:
-        device: The device.
-        threads: The CPU threads of an operator; None for ``default_threads``.
-        dtype: The element type of all inputs but indices, by NumPy's name or ``bfloat16``.
+    ``threads`` of None means ``default_threads``. All inputs but indices have the type ``dtype``: NumPy's
+    name or ``bfloat16``.
     """
 
     device: Device = CPU
@@ -442,12 +434,8 @@ class OperatorRunner(Closeable):
     ) -> OperatorCall:
         """Copies the inputs to the device and builds the call.
 
-        Args:
-            operator: The operator.
-            case: Its sizes and parameters.
-            inputs: The inputs from ``draw_inputs``; they are not changed.
-            gradient: Whether ``forward_for_gradient`` and ``backward`` will be called.
-            form: One of ``forms``; empty for the first.
+        The inputs, from ``draw_inputs``, are not changed. With ``gradient``, ``forward_for_gradient`` and
+        ``backward`` will be called. ``form`` is one of ``forms``; empty for the first.
 
         Raises:
             NotSupportedHereError: The framework lacks the operator, its gradient, or this form of it.

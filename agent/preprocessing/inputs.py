@@ -328,10 +328,7 @@ class ImageDecoder(ABC):
 
     The resulting pixels are uint8, height × width × 3 in the order red, green, blue, or height × width × 1
     for a model with grey input. As in torchvision, the orientation in EXIF data is ignored. No image of more
-    than ``max_pixels`` is decoded, or results from resizing.
-
-    Attributes:
-        formats: Pillow's names of the supported formats.
+    than ``max_pixels`` is decoded, or results from resizing. ``formats`` are Pillow's names.
     """
 
     formats: ClassVar[tuple[str, ...]]

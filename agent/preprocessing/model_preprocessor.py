@@ -102,10 +102,8 @@ class ModelPreprocessor:
     def misfits(self, rows: Sequence[Tensors | None]) -> list[str]:
         """Returns, for each input, why it cannot be in a batch with the first; empty if it can.
 
-        Images of any size are not padded: all images in a batch must have the same size.
-
-        Args:
-            rows: The return value of ``prepare`` for each input.
+        Images of any size are not padded: all images in a batch must have the same size. ``rows`` are what
+        ``prepare`` returned for each input.
         """
         found = [""] * len(rows)
         for name in self._same_size:
@@ -123,10 +121,8 @@ class ModelPreprocessor:
     ) -> dict[str, NDArray[Any]]:
         """Returns the tensors of a batch, in the model's order.
 
-        Args:
-            batch: The batch's tensors with a fixed shape.
-            places: The indices of the rows to return; None for all.
-            rows: The return value of ``prepare`` for each returned row.
+        ``batch`` has the tensors with a fixed shape, and ``rows`` what ``prepare`` returned for the others.
+        ``places`` are the indices of the rows to return; None for all.
         """
         if self.splits:
             return {

@@ -83,10 +83,7 @@ class Preprocessor(ABC):
     def prepare(self, payload: Payload, batch: Tensors, place: int) -> Tensors | None:
         """Writes fixed-shape tensors into their row of a batch; returns the rows of other tensors, if any.
 
-        Args:
-            payload: The input.
-            batch: The batch's tensors with a fixed shape, with the batch as their first axis.
-            place: The index of the row.
+        ``place`` is the index of the row.
 
         Raises:
             InputError: See ``write``.

@@ -51,8 +51,7 @@ class Tokens:
 class TextTokenizer:
     """Splits texts into tokens as specified by a manifest and its tokenizer file. Thread-safe.
 
-    Attributes:
-        padding_id: The number of the token with which texts are padded.
+    Texts are padded with the token ``padding_id``.
 
     Raises:
         ArtifactError: The file is not a tokenizer, or does not fit the parameters.
@@ -263,8 +262,7 @@ class TextPreprocessor(Preprocessor):
 def token_counter(path: Path) -> Callable[[str], int]:
     """Returns a function that counts the tokens of a text, without special ones.
 
-    Args:
-        path: A ``tokenizer.json``, or the folder that has it.
+    ``path`` is a ``tokenizer.json``, or the folder that has it.
 
     Raises:
         ArtifactError: The file cannot be read.

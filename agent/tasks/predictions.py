@@ -231,9 +231,7 @@ class Images(Predictions):
 class Values(Predictions):
     """Numbers for each input: the values of a regression, or an embedding.
 
-    Attributes:
-        values: float32, inputs × k; float64 if the model, or another tool, returns numbers that float32
-            cannot represent.
+    float32; float64 if the model, or another tool, returns numbers that float32 cannot represent.
     """
 
     kind: ClassVar[str] = "values"

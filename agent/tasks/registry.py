@@ -22,12 +22,7 @@ class TaskRegistry(Generic[Part]):
     """The implementation of each task, such as its postprocessor, by ``output.type``; imported on demand.
 
     A plug-in has an entry point whose name is the task. Of two with the same name, the program's own is used.
-
-    Args:
-        key: The name for the keys, used in messages.
-        what: The name for the values, used in messages.
-        group: The group of the entry points.
-        builtin: ``output.type`` and the place as ``"module:name"``.
+    ``builtin`` has the place of each task as ``"module:name"``; ``key`` and ``what`` are names in messages.
     """
 
     def __init__(self, key: str, what: str, group: str, builtin: Mapping[str, str]) -> None:

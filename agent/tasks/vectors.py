@@ -264,10 +264,7 @@ class AnswerSpans(TaskPostprocessor):
 def best_span(start: NDArray[np.float64], end: NDArray[np.float64], longest: int) -> tuple[int, int, float]:
     """Returns the indices of the first and last tokens of the best span, and the sum of their scores.
 
-    Args:
-        start: float64, tokens; at least one.
-        end: float64, tokens.
-        longest: The maximum number of tokens in a span.
+    There is at least one token; a span has at most ``longest``.
     """
     best, lasts = start + end, np.arange(len(start))
     for more in range(1, min(longest, len(start))):

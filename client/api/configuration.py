@@ -40,11 +40,8 @@ class _Part(BaseModel):
 class AgentTlsSettings(_Part):
     """The client's TLS settings for connections to agents; paths are relative to the configuration file.
 
-    Attributes:
-        ca: The certificate authorities to trust for agents' certificates.
-        cert: The client certificate.
-        key: The private key of the client certificate.
-        server_name: The name to expect in agents' certificates.
+    ``ca`` are the authorities to trust; ``cert`` and ``key`` belong to the client; ``server_name`` is the
+    name to expect in agents' certificates.
     """
 
     ca: Path | None = None

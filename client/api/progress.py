@@ -180,9 +180,7 @@ _ENDING = ".json"
 class RunningFile:
     """Publishes the progress of a job to other processes. Does nothing if the file cannot be written.
 
-    Args:
-        data_directory: The data directory; None disables publishing.
-        clock: A monotonic clock in seconds.
+    Without a data directory, nothing is published either.
     """
 
     def __init__(self, data_directory: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -265,14 +263,9 @@ class RunningFile:
 class Running:
     """A running job.
 
-    Attributes:
-        title: The model's name and version.
-        detail: The framework, device and inputs.
-        work: A description of the load; empty for a batch-by-batch evaluation.
-        began_unix_s: When the job began, in seconds since 1970.
-        done: The number of inputs, queries or other units completed so far.
-        total: The total number of these units; 0 if unknown.
-        text: The progress as readable text.
+    ``detail`` is the framework, device and inputs; ``work`` describes the load, and is empty for a
+    batch-by-batch evaluation. ``done`` of ``total`` inputs, queries or other units are completed; a total of
+    0 is unknown.
     """
 
     title: str

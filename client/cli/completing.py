@@ -23,9 +23,8 @@ Names: TypeAlias = Callable[[click.Context, click.Parameter, str], list[str]]
 def _names(find: Callable[[click.Context, str], Iterable[str]], *, listed: bool = False) -> Names:
     """Returns the function that click calls to complete a value.
 
-    Args:
-        find: Returns the known names; those that begin with the typed text are offered.
-        listed: Whether the value is a comma-separated list, whose last item is completed.
+    The known names that begin with the typed text are offered; if the value is ``listed``, only the last of
+    its items, separated by commas, is completed.
     """
 
     def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:

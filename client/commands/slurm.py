@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 class Example:
     """An example command line.
 
-    Attributes:
-        words: The words after ``agent``.
-        gpu: The option that makes the example use the GPU.
-        frameworks: The frameworks that can run the example.
+    ``words`` follow ``agent``; ``gpu`` is the option that makes the example use the GPU.
     """
 
     words: tuple[str, ...]

@@ -81,11 +81,8 @@ def is_kserve(address: str) -> bool:
 class KServeAddress:
     """The address of a server and the server's name of the model.
 
-    Attributes:
-        agent: The host and the port.
-        model_name: The server's name of the model; None means the name in the manifest.
-        model_version: The version of the model; None leaves the choice to the server.
-        http: Whether to use HTTP instead of gRPC.
+    ``model_name`` of None means the name in the manifest; ``model_version`` of None leaves the choice to the
+    server. ``http`` is used instead of gRPC.
     """
 
     agent: AgentAddress

@@ -130,8 +130,8 @@ _log = logging.getLogger(__name__)
 class Events:
     """Server-sent events to any number of pages; for one event loop.
 
-    Args:
-        look: Returns the data for pages, by the name of the event; called once a second while a page is open.
+    ``look`` returns the data for pages by the name of the event; it is called once a second while a page is
+    open.
     """
 
     def __init__(self, look: Callable[[], Awaitable[dict[str, Any]]]) -> None:
@@ -208,13 +208,8 @@ class PageServer:
     """The page over one store, as an ASGI application.
 
     A dedicated thread makes all reads of the store, one at a time, so that reads for one page do not delay
-    the files and events of other pages.
-
-    Args:
-        open_store: Opens the store; called in that thread.
-        data_directory: The folder in which running evaluations report progress, and plans have their folders.
-        secret: The secret that clients have to send; None requires none.
-        names: See ``Guard``.
+    the files and events of other pages. ``open_store`` is called in that thread. Running evaluations report
+    progress in the data directory, where plans have their folders; see ``Guard`` for the others.
     """
 
     def __init__(
@@ -324,13 +319,8 @@ _NICENESS = 10  # the page yields the processors to running measurements
 class PageOptions:
     """The options of the page's server.
 
-    Attributes:
-        host: The address to listen on.
-        port: The port; 0 means a free one.
-        secret: The secret that clients have to send; None requires none.
-        tls: The TLS files; None disables TLS.
-        insecure: Whether others may reach the page without TLS or a secret.
-        data_directory: The folder in which running evaluations report progress.
+    A port of 0 means a free one; None for ``secret`` or ``tls`` disables it. With ``insecure``, others may
+    reach the page without them. Running evaluations report progress in the data directory.
     """
 
     host: str

@@ -40,13 +40,7 @@ def build_network(
 ) -> Any:
     """Builds a model in code on devices; random weights depend only on the seed.
 
-    Args:
-        who: The model, as named in messages.
-        artifacts: Its architecture and its weights.
-        options: The source of the weights and the seed.
-        dimensions: The shape of each input, without the batch.
-        contexts: The devices, each of which holds all parameters.
-        gradients: Whether to allocate memory for gradients, which doubles the memory use.
+    ``who`` names the model in messages. Memory for ``gradients`` doubles the memory use.
 
     Returns:
         The ``gluon.HybridBlock``.

@@ -15,9 +15,7 @@ from inferometer.agent.training.trainer import Companion, Rank
 def companions(communication: str, rank: Rank) -> Sequence[Companion]:
     """Returns the processes to run beside a rank: the scheduler at rank 0, and servers spread over all ranks.
 
-    Args:
-        communication: The type of the kvstore; only types for several processes have servers.
-        rank: The rank, which also states the number of servers.
+    Only types of kvstore for several processes have servers.
     """
     if not (communication.startswith("dist") or (not communication and rank.count > 1)):
         return ()

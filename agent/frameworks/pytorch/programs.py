@@ -71,10 +71,7 @@ class ProgramModule(torch.nn.Module):
     """A program as a module: its tensors are buffers, and it returns a tuple.
 
     One dictionary holds the values of a run and the constants of all steps; a value is freed after the last
-    step that uses it.
-
-    Attributes:
-        input_names: The names of the inputs in the order of the arguments.
+    step that uses it. ``input_names`` are in the order of the arguments.
     """
 
     def __init__(

@@ -39,11 +39,8 @@ from inferometer.agent.operators.operator import (
 class Window:
     """A window over the spatial axes; each attribute has one number per axis.
 
-    Attributes:
-        kernel: Its size.
-        stride: The step along each axis.
-        pad: The padding before and after each axis.
-        dilate: The distance between its elements.
+    ``stride`` is the step along the axis, ``pad`` the padding before and after it, and ``dilate`` the
+    distance between the window's elements.
     """
 
     kernel: Shape

@@ -105,13 +105,8 @@ _DEVIATIONS = 6.0
 class Moments:
     """The moments and the range of a distribution.
 
-    Attributes:
-        mean: Its mean.
-        variance: Its variance.
-        kurtosis: Its fourth central moment divided by the squared variance; 3 for a normal distribution.
-        low: The lower bound of the values.
-        high: The upper bound of the values.
-        is_whole: Whether all values are integers.
+    ``kurtosis`` is the fourth central moment divided by the squared variance: 3 for a normal distribution.
+    ``low`` and ``high`` bound the values, which may all be whole.
     """
 
     mean: float
@@ -170,11 +165,7 @@ def is_drawn_from(
 ) -> None:
     """Raises ValueError with the reason if the output cannot have been drawn from a distribution.
 
-    Args:
-        moments: The moments of the distribution.
-        arrays: The outputs; only one is allowed.
-        shape: The expected shape of the output.
-        independent: How many of the values are independent; None for all.
+    Only one array is allowed. ``independent`` is how many of its values are independent; None for all.
     """
     if len(arrays) != 1 or arrays[0].shape != shape:
         raise ValueError(f"the outputs have the shapes {[each.shape for each in arrays]}, not {[shape]}")

@@ -361,9 +361,7 @@ def contents(
 ) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
     """Returns ``__all__``, ``__getattr__`` and ``__dir__`` of a module of ``inferometer.operators``.
 
-    Args:
-        module: The module's full name, such as ``inferometer.operators.mxnet.nd``.
-        parts: Modules whose names the module also exports.
+    The module also exports the names of its ``parts``.
     """
     framework = module.removeprefix(_ROOT).partition(".")[0]
     base = MXNetBenchmark if framework == "mxnet" else PyTorchBenchmark

@@ -60,10 +60,8 @@ if TYPE_CHECKING:
 class ModelChoice:
     """The choice of the manifest that describes the model.
 
-    Attributes:
-        name: The manifest's name of the model.
-        version: A version or a constraint; None means the highest.
-        framework: The framework of the manifest, which need not be installed; None means any.
+    ``version`` may be a constraint; None means the highest. ``framework``, which need not be installed, may
+    be None for any.
     """
 
     name: str

@@ -71,9 +71,7 @@ TIMES = ("predict_ns", "queue_ns", "batch_size", "batch_ns")
 class InferReply:
     """The answer to one request.
 
-    Attributes:
-        outputs: The outputs by the server's names, in the server's order.
-        times: The times that the server reports, by the names in ``evaluators.load.target.Answers.answered``.
+    The outputs are in the server's order; see ``Answers.answered`` for ``times``.
     """
 
     outputs: Tensors
@@ -108,12 +106,8 @@ PRIORITY = "priority"
 class InferForm(ABC):
     """The constant parts of all requests to a model, with the server's names.
 
-    Attributes:
-        model_name: The model.
-        model_version: The version; empty leaves the choice to the server.
-        inputs: The inputs, in the order of the requests.
-        outputs: The requested outputs; none means all.
-        priority: The priority of the requests, from 1, the highest, on; 0 for the server's default.
+    An empty version leaves the choice to the server, and empty ``outputs`` mean all. ``priority`` is 1, the
+    highest, or more; 0 for the server's default.
     """
 
     model_name: str

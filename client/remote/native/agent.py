@@ -318,11 +318,8 @@ class AnswerWatch:
     """A context manager that cancels a call if its next response exceeds the timeout.
 
     Entering and leaving it sets a number and wakes no thread, because the wait may be within a timed region:
-    a thread checks that number when an answer could be overdue, about once per ``timeout_s``.
-
-    Args:
-        timeout_s: The timeout of one answer, in seconds; None sets no limit.
-        cancel: Ends the call; it is called once, in the watching thread.
+    a thread checks that number when an answer could be overdue, about once per ``timeout_s``. ``cancel`` is
+    called once, in that thread. ``timeout_s`` of None sets no limit.
     """
 
     def __init__(self, timeout_s: float | None, cancel: Callable[[], object]) -> None:

@@ -272,10 +272,7 @@ def _read_unix_ms(unix_ms: int) -> datetime | None:
 class Probe:
     """The answers of a serving agent.
 
-    Attributes:
-        agent_info: The agent's description; None if it was too busy to answer.
-        open_sessions: How many models it has open; None if it was too busy to answer.
-        problem: Why the agent did not answer; empty if it did.
+    What is unknown because the agent was too busy to answer is None. ``problem`` is empty if it answered.
     """
 
     agent_info: AgentInfo | None

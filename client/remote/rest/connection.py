@@ -101,9 +101,7 @@ def with_headers(request: bytes, headers: Sequence[tuple[str, str]]) -> bytes:
 class HttpRequestForm(InferForm):
     """The requests over HTTP; see ``InferForm``.
 
-    Attributes:
-        fixed: The header lines common to all requests to the server.
-        is_binary: Whether tensors are sent in binary form instead of JSON.
+    ``fixed`` are the header lines common to all requests; with ``is_binary``, tensors are not sent as JSON.
     """
 
     fixed: bytes = b""

@@ -97,11 +97,7 @@ class Form:
 def single(kind: str, *inputs: str, of: Mapping[str, str] = NOTHING, **attributes: Any) -> Form:
     """Returns the form of an operator whose inputs are those of the table.
 
-    Args:
-        kind: The operator.
-        inputs: Its inputs.
-        of: The attributes that come from the table's parameters, each with the name of its parameter.
-        attributes: The fixed attributes.
+    ``of`` maps the attributes that come from the table's parameters to their names.
     """
     return Form(
         kind,
@@ -164,11 +160,7 @@ def _constant(name: str, value: Any) -> NDArray[Any]:
 def _open_fused(model: bytes, parts: Graph, device: Device, threads: int) -> tuple[Any, str]:
     """Opens a session and returns it with the nodes of its optimised graph in order.
 
-    Args:
-        model: The graph to optimise.
-        parts: The graph of the parts, in which each node is an operator.
-        device: The device.
-        threads: The number of threads of an operator.
+    In the graph of the ``parts``, each node is an operator.
 
     Raises:
         NotSupportedHereError: Each of the parts is still a separate node.

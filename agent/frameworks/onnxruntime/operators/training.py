@@ -23,10 +23,7 @@ def _loss(
 ) -> Form:
     """Returns the form of a loss whose steps end with the output ``each``, the losses of the elements.
 
-    Args:
-        steps: The steps.
-        scalars: Returns the constants, which get the type of the inputs.
-        over: The operator that reduces a sample's losses.
+    ``scalars`` returns the constants, which get the type of the inputs; ``over`` reduces a sample's losses.
     """
 
     def make(case: Case, dtype: np.dtype[Any]) -> Graph:

@@ -77,10 +77,7 @@ class Form:
 def function(name: str, *covers: str, **renamed: str) -> Form:
     """Returns the form of a function of ``torch`` that takes the table's inputs as they are.
 
-    Args:
-        name: Its name, such as ``linalg.det``.
-        covers: See ``Form``.
-        renamed: Its other arguments, each with the table's name for it.
+    ``renamed`` are its other arguments, each with the table's name for it; see ``Form`` for ``covers``.
     """
     found = attrgetter(name)(torch)
     if not renamed:
