@@ -17,10 +17,11 @@ pytestmark = pytest.mark.usefixtures("free_memory")
 
 NAMES = [name for name, a in ARCHITECTURES.items() if "MXNet" in a.frameworks]
 OUTPUT_SHAPES = {"single_convolution": (32, 256, 256), "deep_speech2": (67, 842)}
+BETWEEN = {"resnet34", "resnet101", "resnet152", "resnet200", "vgg13", "vgg16"}
+"""Neither the shallowest of their blocks nor the deepest: what differs is counted, and they are not run."""
 # What would take seconds runs with smaller inputs, which halve as the large ones do: without or with a rest
 SMALL_INPUTS = {
-    **{f"vgg{depth}": (3, 64, 64) for depth in (11, 13, 16, 19)},
-    **{f"resnet{depth}": (3, 64, 64) for depth in (34, 50, 101, 152, 200, 269)},
+    **dict.fromkeys(("vgg11", "vgg19", "resnet50", "resnet269"), (3, 64, 64)),
     **dict.fromkeys(("inception4", "inception_resnet_v2"), (3, 107, 107)),
     "deep_speech2": (1, 14, 161),
 }
@@ -119,7 +120,7 @@ def test_parameters_and_statistics_are_as_many_as_dlbs_says(name: str) -> None:
 
 
 @pytest.mark.usefixtures("thin_in_mxnet")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in BETWEEN])
 def test_a_batch_runs_as_a_block_as_a_symbol_and_hybridized(name: str) -> None:
     architecture = ARCHITECTURES[name]
     shape = SMALL_INPUTS.get(name, architecture.input_shape)
