@@ -76,12 +76,8 @@ def lock(path: Path, on_wait: Callable[[], None] | None = None, *, mode: int = 0
     """Locks a file, creating it if necessary, for this process and children that inherit the object.
 
     The lock excludes other processes, and other calls in this process. The kernel releases it when the object
-    is closed or all of the processes have ended. A locked file may be renamed or removed.
-
-    Args:
-        path: The file to lock.
-        on_wait: Called before waiting for another holder; None to raise BlockingIOError instead.
-        mode: The permissions of a new file, minus those that the umask removes.
+    is closed or all of the processes have ended. A locked file may be renamed or removed. ``on_wait`` is
+    called before waiting for another holder; without it, there is BlockingIOError instead.
 
     Raises:
         OSError: The file cannot be opened or locked.

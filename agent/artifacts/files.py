@@ -312,11 +312,8 @@ def _unpacked(
 class InputSignature:
     """One input of a model.
 
-    Attributes:
-        name: The name of the input.
-        element_type: NumPy's name for its dtype; None if the model does not declare it.
-        shape: The sizes of its axes, batch first, with None for each open size; None if the model does not
-            even declare the number of axes.
+    An element type, NumPy's name, or a shape of None is not declared. A shape begins with the batch; an open
+    size is None.
     """
 
     name: str

@@ -91,11 +91,7 @@ def inputs_of_examples(
 ) -> tuple[InputSignature, ...]:
     """Derives from examples the inputs of a model in memory that does not declare them.
 
-    Args:
-        model: The model's name for messages.
-        examples: The tensors of a batch.
-        float_type: The dtype to use for floating-point tensors.
-        arguments: The names of the model's arguments, used for several unnamed examples.
+    Several unnamed examples get the names of the model's ``arguments``; messages name the ``model``.
 
     Raises:
         ConfigurationError: There are no examples.

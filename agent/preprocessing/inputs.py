@@ -151,10 +151,8 @@ Payload: TypeAlias = EncodedImage | Pixels | Tensor | NamedTensors | Url | Text
 class Input:
     """One input of a model.
 
-    Attributes:
-        id: The name of the input in predictions and failures.
-        data: The data, or a function that reads it, which the pipeline calls in one of its threads; the time
-            that takes is the read time.
+    ``id`` is its name in predictions and failures. If ``data`` is a function, one of the pipeline's threads
+    calls it, and the time that takes is the read time.
     """
 
     id: str

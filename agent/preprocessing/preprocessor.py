@@ -354,12 +354,8 @@ def preprocessor_of(parameters: InputParameters, max_pixels: int = MAX_PIXELS) -
 class RecordOptions:
     """The options of a record reader.
 
-    Attributes:
-        batch_size: The number of samples in a batch; an epoch's last batch may have fewer.
-        threads: The number of decoding threads.
-        prefetch: The number of batches loaded ahead; an iterator that always loads ahead loads at least one.
-        shuffle: Whether the framework shuffles the samples anew for each epoch.
-        seed: The seed for shuffling.
+    An epoch's last batch may have fewer samples. An iterator that always loads ahead loads at least one batch
+    ahead. The framework shuffles anew for each epoch.
     """
 
     batch_size: int

@@ -87,13 +87,8 @@ def without_duplicates(
 ) -> Sequence[int]:
     """Returns the indices of the boxes that greedy non-maximum suppression keeps, class by class.
 
-    A box is removed if a kept box of the same class overlaps it by more than ``iou_threshold``.
-
-    Args:
-        boxes: float64, n × 4, the most certain first; all have an area.
-        classes: int64, n.
-        iou_threshold: From 0 to 1.
-        most: The number of kept boxes at which to stop.
+    A box is removed if a kept box of the same class overlaps it by more than ``iou_threshold``. The most
+    certain come first, and all have an area. ``most`` is the number of kept boxes at which to stop.
     """
     kept: list[int] = []
     left = np.arange(len(boxes))
@@ -454,12 +449,9 @@ def _interpolation(
 ) -> tuple[slice, NDArray[np.float64]]:
     """Returns the pixels with centres in a span, and their weights for the cells that divide the span.
 
-    Args:
-        span: The start and end of the span, in pixels of the image.
-        cells: The number of cells.
-        limit: The number of pixels of the image.
-        falls: Whether the values fall to 0 beyond the centres of the outer cells, as in Mask R-CNN, which
-            surrounds the mask with zeros; otherwise they stay constant.
+    The span and the ``limit`` are in pixels of the image. If it ``falls``, values fall to 0 beyond the
+    centres of the outer cells, as in Mask R-CNN, which surrounds the mask with zeros; otherwise they stay
+    constant.
 
     Returns:
         The pixels, and the weights as float64, pixels × cells.

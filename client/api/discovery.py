@@ -51,12 +51,8 @@ class Source(str, Enum):
 class KnownAgent:
     """A known agent, whether or not it responds.
 
-    Attributes:
-        address: The address at which it listens, as ``host:port``.
-        source: The source that it was found in.
-        agent_info: Its description; None if it did not respond.
-        open_sessions: The number of models that it had open when last asked; None if unknown.
-        problem: The reason why it cannot be used, in one line; empty if it can be used.
+    Its description is None if it did not respond, and so is the number of models that it had open.
+    ``problem`` is the reason why it cannot be used, in one line; empty if it can.
     """
 
     address: str

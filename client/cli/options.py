@@ -51,12 +51,8 @@ def request_options(
 ) -> Callable[[Any], Any]:
     """Adds the options that a request declares, in order; their parameters have the names of its fields.
 
-    Args:
-        request: The class of the request.
-        but: The names of the options to omit.
-        only: The names of the options to add; None adds all.
-        several: The names of the numeric options that accept several values and have plural parameters.
-        heading: The heading above them in the help; that of a measurement is above no model or inputs.
+    Adds those in ``only``, or all ``but`` some. Numeric options in ``several`` accept several values and have
+    plural parameters. The heading of a measurement is above no model or inputs.
     """
     chosen = [each for each in options_of(request) if each.name not in but]
     above = {each.name: DATA for each in options_of(DatasetOptions)} | {"agent": MODEL, "model_name": MODEL}

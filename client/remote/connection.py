@@ -61,11 +61,8 @@ _log = logging.getLogger(__name__)
 class ClientTls:
     """The client's TLS settings for connections to agents.
 
-    Attributes:
-        authorities: The trusted authorities; None means those of gRPC.
-        certificate: The client's certificate and its chain, for an agent that requires one.
-        key: The key of the certificate.
-        server_name: The name in the agent's certificate, if it differs from the address.
+    ``authorities`` of None are those of gRPC; ``server_name`` is for an agent whose certificate has another
+    name than its address.
 
     Raises:
         ConfigurationError: There is a certificate without a key, or a key without a certificate.

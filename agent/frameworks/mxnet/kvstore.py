@@ -192,10 +192,7 @@ class GradientExchange:
     ) -> None:
         """Sets all copies to the values on the first device of rank 0.
 
-        Args:
-            weights: The trainable parameters, each with one array for each device.
-            others: The other state of the layers, in the same form.
-            server_optimizer: The optimizer that runs on the servers; used only if ``on_servers``.
+        They have one array for each device. The ``server_optimizer`` is used only if ``on_servers``.
         """
         self._next_key = len(weights)
         if self.on_servers:

@@ -210,11 +210,8 @@ _MAX_SEED = 2**63 - 1
 class LoadParameters:
     """How to open a model.
 
-    Attributes:
-        options: The options of its session, but for the threads, which are those of ``settings``.
-        settings: Its instances, threads and batching.
-        max_inputs: The maximum number of inputs in a request.
-        version: The version; None leaves the choice to the agent.
+    The ``settings`` have its instances, threads and batching, and the ``options`` of its session the rest.
+    ``version`` of None leaves the choice to the agent.
     """
 
     options: SessionOptions

@@ -26,12 +26,8 @@ class ModelControl:
 
     Each way is a ``load`` of the repository extension with a model configuration: that of the server before,
     with another ``max_batch_size``, ``instance_group``, ``dynamic_batching`` and number of threads. An agent
-    takes only these and the parameters of the model.
-
-    Args:
-        server: The connection, which is closed too if it is ``owned``.
-        name: The server's name of the model.
-        version: The version whose configuration is changed; empty leaves the choice to the server.
+    takes only these and the parameters of the model. A server that is ``owned`` is closed too. An empty
+    version leaves the choice to the server.
 
     Raises:
         AgentError: The server cannot be reached, has no repository extension or no model configuration, or

@@ -47,10 +47,7 @@ def _smooth(mx: Any, beta: float, pred: Any, label: Any) -> Any:
 def _update(name: str, kept: int = 0, **renamed: str) -> Form:
     """Returns the form of a weight update.
 
-    Args:
-        name: The operator.
-        kept: The number of states, counted from the last, that are outputs.
-        renamed: MXNet's names of parameters, by their names in the table.
+    ``kept`` states, counted from the last, are outputs; ``renamed`` are MXNet's names of parameters.
     """
 
     def make(mx: Any, case: Case) -> Function:

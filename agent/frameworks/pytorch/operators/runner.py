@@ -130,11 +130,8 @@ def _compiled(function: Function, weights: Sequence[torch.Tensor]) -> Function:
 def _compile_and_see(run: Callable[[], None], parts: Sequence[str], *, freeze: bool) -> str:
     """Runs a compiled function for the first time, and returns the calls in the generated code in order.
 
-    Args:
-        run: The first run.
-        parts: The table's names for the parts.
-        freeze: Whether a module's weights are constants, as in inference: only then does oneDNN's convolution
-            apply the activation, and only then is a normalisation folded into the weight.
+    ``freeze`` is whether a module's weights are constants, as in inference: only then does oneDNN's
+    convolution apply the activation, and only then is a normalisation folded into the weight.
 
     Raises:
         NotSupportedHereError: No call does the work of two parts.
