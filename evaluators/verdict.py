@@ -76,7 +76,6 @@ class Ratio:
     """The ratio of one figure of B to that of A.
 
     Attributes:
-        figure: The name of the figure.
         a: The figure of A: a latency in nanoseconds, inputs or queries per second, or a fraction.
         b: The figure of B.
         value: The ratio; infinite if only B's percentile falls on queries without a correct answer, and NaN
@@ -84,7 +83,6 @@ class Ratio:
         low: The lower end of its 95 % interval; None if there are too few values for one.
         high: The upper end, likewise.
         threshold: The fraction by which the figure may differ.
-        verdict: The verdict.
     """
 
     figure: str

@@ -76,7 +76,6 @@ class Comparison:
         undecided: The reason for each undecided figure, and how much worse B may be, one line each.
         conclusion: The conclusion from all figures together, in one line.
         worse: Whether B is worse in any figure.
-        columns: The columns of the rows.
     """
 
     rows: tuple[Row, ...]

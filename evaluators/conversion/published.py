@@ -18,7 +18,6 @@ class PublishedDataset:
     """A dataset that can be downloaded.
 
     Attributes:
-        name: Its name.
         base_url: The URL of the folder of its files.
         files: The MD5 checksum of each file, by name.
         paths: The paths to open for ``training`` and ``validation``, relative to the dataset's folder.

@@ -38,7 +38,6 @@ class Annotation(NamedTuple):
         box: Left, top, width and height in pixels; None for the box around the mask.
         area: The area in pixels.
         mask: Its compressed run lengths; None if it has only a box.
-        crowd: Whether it is a crowd.
         score: The score of a prediction.
     """
 

@@ -207,12 +207,7 @@ class ValidationDataset(StoredDataset):
 
 
 def is_validation(folder: Path, entries: Mapping[str, bool]) -> bool:
-    """Returns whether a folder has the images and a file with their classes, or the tar.
-
-    Args:
-        folder: The folder.
-        entries: The names of its entries, and whether each is a folder.
-    """
+    """Returns whether a folder has the images and a file with their classes, or the tar."""
     if ARCHIVE in entries:
         return True
     if not any(_IMAGE.fullmatch(name) for name in entries):

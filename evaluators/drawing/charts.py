@@ -74,7 +74,6 @@ class BarChart:
     Attributes:
         heading: The chart's name.
         axis: The quantity and its unit.
-        rows: The rows.
         stacked: Whether the bars of a row follow one another.
         whole: The end of the axis; None means a little beyond the longest bar.
         logarithmic: Whether the axis is logarithmic and begins at 1, for ratios; not for stacked bars.
@@ -125,7 +124,6 @@ class Series:
     """At least one point of a group.
 
     Attributes:
-        group: The group.
         x: One value for each point.
         y: One value for each point; an infinite one is drawn as an arrow at the upper edge.
         line: Whether lines join the points, in the order of ``x``.
@@ -249,8 +247,6 @@ class Drawing:
     """A picture: at least one chart, from the top down.
 
     Attributes:
-        title: The title.
-        charts: The charts.
         groups: The groups with a colour, in the order of the legend; other groups are drawn in grey.
         notes: Sentences that explain the picture and what it omits.
     """

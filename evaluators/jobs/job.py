@@ -245,7 +245,6 @@ class JobStart:
     Attributes:
         system: The model and what it runs on.
         inputs: The dataset's name, or another source of inputs.
-        input_count: The number of inputs.
         work: A one-line description of the load; empty for a batch-by-batch evaluation.
     """
 

@@ -56,7 +56,6 @@ class LinkedTask(Generic[_Found]):
 
     Attributes:
         name: The name of the process in messages, such as ``rank 1 of 2``.
-        work: The work that it runs.
         tells: Whether the process sends progress, warnings and results as well as errors.
         stops: Whether the process takes part in the agreement on when to stop.
     """

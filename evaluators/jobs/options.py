@@ -153,7 +153,6 @@ class Declared:
         argument: The library's argument; empty for the name of the field.
         variable: The environment variable that sets it; None for none.
         default_text: The default shown in the help if front ends pass None for an option that is not given.
-        shows_default: Whether the help shows the default.
         reads: Whether the value names a file that is read.
         made: Converts a string to the value, or raises ConfigurationError; None keeps the string.
         front_default: The default of front ends; ``...`` for the default of the request's field.
@@ -181,7 +180,6 @@ class Option:
     """An option of a request.
 
     Attributes:
-        name: The name of the field.
         default: The default; ``MISSING`` if there is none.
         kind: ``int``, ``float``, ``bool``, ``str``, ``Path`` or another type's name.
         declared: Its description for front ends.

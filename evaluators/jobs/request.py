@@ -368,12 +368,7 @@ def _dataset() -> DatasetChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest(TraceOptions):
-    """A request for a model with inputs.
-
-    Attributes:
-        system: The model.
-        dataset: The inputs.
-    """
+    """A request for a model with inputs."""
 
     system: SystemRequest = field(default_factory=default_system)
     dataset: DatasetChoice = field(default_factory=_dataset)

@@ -66,7 +66,6 @@ class OverviewReport(Report[Measurement]):
     )
 
     def rows(self, evaluations: Sequence[Evaluation[Measurement]]) -> Iterator[Row]:
-        """Yields one row for each evaluation."""
         for evaluation in evaluations:
             measurement, kind = evaluation.measurement, kind_of(evaluation)
             yield {
@@ -233,7 +232,6 @@ class LayersReport(TraceReport[Traced]):
     )
 
     def rows_of_one(self, evaluation: Evaluation[Traced], chunks: Iterator[SpanChunk]) -> Iterator[Row]:
-        """Yields a row for each layer of an evaluation."""
         found = layers(chunks, evaluation.measurement.full)
         totals = [int(layer.durations_ns.sum()) for layer in found]
         for layer, total_ns in zip(found, totals, strict=True):
@@ -274,7 +272,6 @@ class LayerTreeReport(TraceReport[Traced]):
     )
 
     def rows_of_one(self, evaluation: Evaluation[Traced], chunks: Iterator[SpanChunk]) -> Iterator[Row]:
-        """Yields a row for each type of layer in an evaluation."""
         types: dict[tuple[str, str], list[Layer]] = {}
         for layer in layers(chunks, evaluation.measurement.full):
             types.setdefault((layer.type, layer.phase), []).append(layer)

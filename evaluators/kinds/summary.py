@@ -59,8 +59,6 @@ class ProcessGroup:
     """The processes of a group at one trace level.
 
     Attributes:
-        trace_level: The level.
-        processes: The number of processes, at least two.
         figures: p50 and mean, each only if all processes have it.
         remote: Whether a remote agent ran the model, in a single process of its own.
     """

@@ -327,7 +327,6 @@ class Run:
     """One repetition of a cell.
 
     Attributes:
-        cell: The cell.
         repetition: Its number, from 1.
     """
 

@@ -93,7 +93,6 @@ class Interpreter(_Strict):
         python: The folder of a virtual environment, or an interpreter; empty for the one that runs the plan.
         library_path: Folders to put before those of LD_LIBRARY_PATH, such as those of another build.
         python_path: Folders to put before those of PYTHONPATH.
-        environment: Environment variables.
         launcher: Words before the interpreter, such as ``numactl --cpunodebind=0``.
     """
 
@@ -202,7 +201,6 @@ class Parameter(_Strict):
     """A parameter with its type, description and domain.
 
     Attributes:
-        val: Its value.
         type: The type of the value, after references are resolved.
         desc: A description for people.
         val_domain: The values that it may have; empty for any.

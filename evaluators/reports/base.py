@@ -62,7 +62,6 @@ class Table:
 
     Attributes:
         title: The heading above the table, if there are several tables.
-        columns: The columns.
         rows: The rows, which can be read only once.
     """
 

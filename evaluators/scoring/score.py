@@ -218,13 +218,7 @@ COLUMNS = (
 
 
 def rows_of(result: TaskResult, failed: int, dataset: str) -> Iterator[Row]:
-    """Yields a row for each score.
-
-    Args:
-        result: The scores.
-        failed: The number of inputs that could not be scored.
-        dataset: The name of the dataset.
-    """
+    """Yields a row for each score."""
     for score in result.scores:
         low, high = score.interval or (None, None)
         yield {

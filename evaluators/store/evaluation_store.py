@@ -139,12 +139,10 @@ class EvaluationFilter:
 
     Attributes:
         framework_version: If it has no local part such as ``+cpu``, any local part matches.
-        weights: The origin of the weights.
         limit: The maximum number of evaluations, the newest first; None means all.
         offset: The number of the newest evaluations to skip.
         include_interrupted: Whether interrupted and failed evaluations match.
         evaluation_id: The id of an evaluation or of a group.
-        kinds: The kinds of measurement.
         stability: The verdict on the conditions.
     """
 

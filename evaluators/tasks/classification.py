@@ -74,7 +74,6 @@ class ClassificationMetric(TaskMetric):
         self._classes.of(sample)
 
     def add(self, sample: Sample, prediction: Predictions) -> None:
-        """Adds the prediction for one sample; see ``TaskMetric``."""
         self.add_batch([sample], prediction)
 
     def add_batch(self, samples: Sequence[Sample], predictions: Predictions) -> Sequence[ScoringFailure]:
@@ -107,7 +106,6 @@ class ClassificationMetric(TaskMetric):
         return ()
 
     def result(self) -> TaskResult | None:
-        """Returns the scores; see ``TaskMetric``."""
         found = self.accuracy
         if found is None:
             return None
@@ -322,7 +320,6 @@ class TextClassificationMetric(TaskMetric):
         self._class_of(sample)
 
     def add(self, sample: Sample, prediction: Predictions) -> None:
-        """Adds the prediction for one text; see ``TaskMetric``."""
         if not isinstance(prediction, Classifications) or len(prediction) != 1:
             raise PredictionError("its prediction is not a classification of one text")
         index = self._class_of(sample)
@@ -399,7 +396,6 @@ class QuestionAnsweringMetric(TaskMetric):
             _answers(sample)
 
     def add(self, sample: Sample, prediction: Predictions) -> None:
-        """Adds the answer to one question; see ``TaskMetric``."""
         if not isinstance(prediction, Texts) or len(prediction) != 1:
             raise PredictionError("its prediction is not one answer")
         answers = _answers(sample)

@@ -76,7 +76,6 @@ class ImageEnhancementMetric(TaskMetric):
         self._samples = 0
 
     def add(self, sample: Sample, prediction: Predictions) -> None:
-        """Compares one image; see ``TaskMetric``."""
         missing = "has no target image, which image enhancement is scored against"
         if (truth := truth_of(sample, TargetImage, missing)) is None:
             return
@@ -172,7 +171,6 @@ class SemanticSegmentationMetric(TaskMetric):
             raise DatasetError(f"sample {printable(sample.id)}: {_NO_MAP}")
 
     def add(self, sample: Sample, prediction: Predictions) -> None:
-        """Counts the pixels of one image; see ``TaskMetric``."""
         if (truth := truth_of(sample, ClassMap, _NO_MAP)) is None:
             return
         if not isinstance(prediction, ClassMaps) or len(prediction) != 1:
@@ -372,7 +370,6 @@ class DetectionMetric(TaskMetric):
             self._class_of(name)
 
     def add(self, sample: Sample, prediction: Predictions) -> None:
-        """Adds the prediction for one sample; see ``TaskMetric``."""
         truth = self._truth(sample)
         if truth is None:
             return

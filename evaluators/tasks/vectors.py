@@ -63,7 +63,6 @@ class RegressionMetric(TaskMetric):
         self._targets: list[_Numbers] = []
 
     def add(self, sample: Sample, prediction: Predictions) -> None:
-        """Adds the numbers predicted for one input; see ``TaskMetric``."""
         truth = truth_of(sample, TargetValues, "has no targets, which a regression is scored against")
         if truth is None:
             return
@@ -254,7 +253,6 @@ class EmbeddingMetric(TaskMetric):
             _reference(sample)
 
     def add(self, sample: Sample, prediction: Predictions) -> None:
-        """Adds the embedding of one sample; see ``TaskMetric``."""
         if not isinstance(prediction, Values) or len(prediction) != 1:
             raise PredictionError("its prediction is not one embedding")
         vector = prediction.values[0]
@@ -421,7 +419,6 @@ class MultilabelMetric(TaskMetric):
             self._classes_of(sample)
 
     def add(self, sample: Sample, prediction: Predictions) -> None:
-        """Adds the prediction for one input; see ``TaskMetric``."""
         if not isinstance(prediction, Classifications) or len(prediction) != 1:
             raise PredictionError("its prediction is not a classification of one input")
         [indices], [given] = prediction.indices, prediction.probabilities

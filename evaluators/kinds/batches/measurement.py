@@ -63,7 +63,6 @@ class InputPrediction:
     """The prediction for one input, as ``--publish_predictions`` stores it.
 
     Attributes:
-        input_id: The id of the input.
         expected_label: The class of the input, if the dataset has labels.
         prediction: The prediction for the input, as a ``Predictions`` object of one row.
     """
@@ -90,8 +89,6 @@ class BatchMeasurement:
     """The measurement of a run over a dataset, batch by batch.
 
     Attributes:
-        options: The options.
-        times: The raw times.
         elapsed_ns: From the first measured batch's reading to the last one's postprocessing.
         accuracy: Top-1 and top-5 counts; None if the dataset has no labels or the model does not classify.
         task_result: The scores of the model at its task, classification included; None if no sample has a

@@ -50,11 +50,9 @@ class LatencyPlot(Plot[BatchMeasurement]):
     """A box plot of full batches, in milliseconds, with a box for each evaluation that has a latency."""
 
     def shows(self, row: Row) -> bool:
-        """Returns whether the row is of an evaluation with a full batch."""
         return row["latency_ms_mean"] is not None
 
     def drawing(self, chosen: Chosen[BatchMeasurement], notes: Sequence[str]) -> Drawing:
-        """Returns the boxes."""
         boxes = tuple(_box(evaluation) for evaluation, _ in chosen)
         return Drawing(
             title="Latency of a batch",
@@ -112,7 +110,6 @@ class DurationPlot(Plot):
         self._most_points = most_points
 
     def drawing(self, chosen: Chosen, notes: Sequence[str]) -> Drawing:
-        """Returns the charts."""
         thinned = any(len(of_one) > self._most_points for _, of_one in chosen)
         smaller = any(
             number(row["inputs"]) != e.measurement.batch_size for e, of_one in chosen for row in of_one
@@ -178,11 +175,9 @@ class AccuracyPlot(Plot[BatchMeasurement]):
     """
 
     def shows(self, row: Row) -> bool:
-        """Returns whether the row has a score."""
         return row["top1_accuracy"] is not None or row["score"] is not None
 
     def drawing(self, chosen: Chosen[BatchMeasurement], notes: Sequence[str]) -> Drawing:
-        """Returns the bars, with the number of inputs."""
         of_classes = [(each, rows[0]) for each, rows in chosen if rows[0]["top1_accuracy"] is not None]
         others = [(each, rows) for each, rows in chosen if rows[0]["top1_accuracy"] is None]
         charts: list[Chart] = []
@@ -202,11 +197,9 @@ class ClassesPlot(Plot[BatchMeasurement]):
     """Bars of the F1, average precision or IoU of each class; of many classes, the lowest."""
 
     def shows(self, row: Row) -> bool:
-        """Returns whether the row has one of these scores."""
         return any(row[key] is not None for key in _CLASS_KEYS)
 
     def drawing(self, chosen: Chosen[BatchMeasurement], notes: Sequence[str]) -> Drawing:
-        """Returns a chart for each evaluation."""
         charts = []
         for evaluation, rows in chosen:
             key = next(key for key in _CLASS_KEYS if rows[0][key] is not None)

@@ -63,7 +63,6 @@ class LatencyReport(Report[BatchMeasurement]):
     )
 
     def rows(self, evaluations: Sequence[Evaluation[BatchMeasurement]]) -> Iterator[Row]:
-        """Yields one row for each evaluation."""
         for evaluation in evaluations:
             summary = LatencySummary.of(evaluation.measurement)
             low, high = summary.throughput_interval or (None, None)
@@ -98,7 +97,6 @@ class DurationReport(Report[BatchMeasurement]):
     )
 
     def rows(self, evaluations: Sequence[Evaluation[BatchMeasurement]]) -> Iterator[Row]:
-        """Yields the batches of each evaluation, in order."""
         for evaluation in evaluations:
             described, times = describe(evaluation), evaluation.measurement.times
             columns = [getattr(times, f"{stage}_ns").tolist() for stage in _STAGES]
@@ -160,12 +158,10 @@ class AccuracyReport(Report[BatchMeasurement]):
     columns = (*EVALUATION_COLUMNS, *_TOP1, *_COUNTS, *_ENDS, *_OF_CLASSES, *_OF_ANY_TASK)
 
     def rows(self, evaluations: Sequence[Evaluation[BatchMeasurement]]) -> Iterator[Row]:
-        """Yields one row for each evaluation."""
         for evaluation in evaluations:
             yield {**_described(evaluation), **_class_values(evaluation), **_task_values(evaluation)}
 
     def tables(self, evaluations: Sequence[Evaluation[BatchMeasurement]]) -> Sequence[Table]:
-        """Returns a table for each task, with classification first."""
         of_task: dict[str, list[Evaluation[BatchMeasurement]]] = {}
         for evaluation in evaluations:
             of_task.setdefault(_table_of(evaluation), []).append(evaluation)
@@ -216,7 +212,6 @@ class ClassesReport(Report[BatchMeasurement]):
     columns = (*NAME_COLUMNS, *CLASS_COLUMNS, STABILITY_COLUMN)
 
     def rows(self, evaluations: Sequence[Evaluation[BatchMeasurement]]) -> Iterator[Row]:
-        """Yields the classes of each evaluation, in the order of the model's labels."""
         for evaluation in evaluations:
             for row in class_rows(evaluation.measurement.task_result):
                 yield {**describe_names(evaluation), **row}

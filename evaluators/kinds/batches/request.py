@@ -47,13 +47,7 @@ class BatchOptions:
 
     Attributes:
         batch_size: The number of inputs in one batch; the last batch may contain fewer.
-        partition_list_size: The number of inputs in one part of the dataset, the unit of ``num_file_parts``.
-        num_file_parts: The number of parts to evaluate; -1 means all.
-        warmup_num_file_parts: The number of parts to run first without measuring.
         feature_limit: The number of best classes kept for each input; 0 means all.
-        fail_on_error: Whether the first failed input stops the evaluation.
-        min_duration_s: The minimum measured duration; the dataset is repeated until it is reached.
-        min_batches: The minimum number of full batches; the dataset is repeated until it is reached.
         target_ci_percent: The target half-width of p50's interval, in percent of p50; None sets no target.
             See ``measurement.LengthPlan``.
         time_budget_s: The time after which repetition ends even if the target or a minimum is not reached;
@@ -197,9 +191,6 @@ class EvaluationRequest(ModelRequest):
 
     Attributes:
         options: The amount of data, the batches, and the number of classes to keep for each prediction.
-        trace_level: The depth of the trace.
-        leveled: Whether to evaluate also at each shallower level that a deeper one would distort.
-        repeat: The number of repetitions, each in a fresh process; a single one runs in this process.
         measure_enough: Whether to repeat the whole dataset until the interval of p50 reaches
             ``TARGET_CI_PERCENT``, if the options set neither an amount nor a duration. URLs are measured
             once, to spare other people's servers, and so are traces deeper than APPLICATION_TRACE.

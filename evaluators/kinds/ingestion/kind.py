@@ -118,7 +118,6 @@ class IngestionSummary(TimeFigures):
 
     Attributes:
         batches: The number of measured batches.
-        batches_per_s: Batches per second.
         samples_per_s: Samples per second, without those that failed.
         samples_interval: Its 95 % interval, whose relative width is that of the mean's interval.
         bytes_per_s: Bytes of encoded samples per second; None if the framework's iterator does not report
@@ -284,7 +283,6 @@ class IngestionReport(Report[IngestionMeasurement]):
     )
 
     def rows(self, evaluations: Sequence[Evaluation[IngestionMeasurement]]) -> Iterator[Row]:
-        """Yields one row for each evaluation."""
         for evaluation in evaluations:
             measured, summary = evaluation.measurement, IngestionSummary.of(evaluation.measurement)
             data = measured.data
@@ -324,11 +322,9 @@ class IngestionPlot(Plot[IngestionMeasurement]):
     """A chart for each evaluation, with the waiting time for each batch."""
 
     def shows(self, row: Row) -> bool:
-        """Returns whether the evaluation has a batch."""
         return bool(row["measured_batches"])
 
     def drawing(self, chosen: Chosen[IngestionMeasurement], notes: Sequence[str]) -> Drawing:
-        """Returns the charts."""
         return Drawing(
             title="Loading alone",
             charts=tuple(_chart(evaluation) for evaluation, _ in chosen),

@@ -74,10 +74,7 @@ class IngestionRequest:
     Attributes:
         system: The model, which defines the preprocessing.
         data: The dataset, and how it is loaded.
-        batch_size: The number of samples in a full batch.
-        length: The length of the run.
         reader: ``own``, or ``framework`` for the framework's own iterator of the format, which has threads.
-        fail_on_error: Whether the first sample that fails ends the run.
 
     Raises:
         ConfigurationError: No dataset is named, or an option is not valid.

@@ -130,7 +130,6 @@ class LoadMeasurement:
     """One run under load.
 
     Attributes:
-        options: The options.
         run: The queries.
         elapsed_ns: The duration of the run without the warm-up.
         mlperf: LoadGen's result in an MLPerf scenario; None for other loads.
@@ -185,7 +184,6 @@ class RateSearchMeasurement:
     """One search.
 
     Attributes:
-        options: The options.
         probes: The run at each rate that was tried, in order.
         elapsed_ns: The duration of the search without the warm-up.
         answer: The answer; None if the search was stopped.

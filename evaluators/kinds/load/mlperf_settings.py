@@ -29,13 +29,11 @@ class MlperfSettings:
     """The settings of a run.
 
     Attributes:
-        scenario: The scenario.
         rate_qps: In the server scenario, the rate. In the others, the rate that LoadGen expects, for which it
             prepares its queries: at most twice as many as this rate requires (offline: 1.1 times, which is
             then the number of samples).
         bound_ns: The latency bound, which LoadGen checks in the server scenario.
         percentile: The latency percentile to which the bound applies, in percent.
-        min_duration_s: The minimum duration.
         min_queries: The minimum number of queries (offline: samples).
         seed: The seed of the schedule; the choice of inputs and their order use the two seeds after it.
         timeout_ms: The timeout of a query, counted from when it was issued; in the offline scenario, from

@@ -233,7 +233,6 @@ class PartsPlot(Plot[LoadMeasurement]):
     """A chart for each workload, with a stacked bar for each figure of its latency."""
 
     def drawing(self, chosen: Chosen[LoadMeasurement], notes: Sequence[str]) -> Drawing | None:
-        """Returns the parts of the mean and of the percentiles, in ms."""
         charts = []
         for evaluation, rows in chosen:
             bars = tuple(
@@ -381,7 +380,6 @@ class MixPlot(Plot[MixMeasurement]):
         return all(value is not None and np.isfinite(number(value)) for value in values)
 
     def drawing(self, chosen: Chosen[MixMeasurement], notes: Sequence[str]) -> Drawing:
-        """Returns a chart for each model."""
         return Drawing(
             title="Latency alone and together",
             charts=tuple(_mix_chart(evaluation, row) for evaluation, [row] in chosen),

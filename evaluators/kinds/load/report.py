@@ -99,7 +99,6 @@ class WorkloadReport(Report[LoadMeasurement]):
     )
 
     def rows(self, evaluations: Sequence[Evaluation[LoadMeasurement]]) -> Iterator[Row]:
-        """Yields one row for each evaluation."""
         for evaluation in evaluations:
             options, run = evaluation.measurement.options, evaluation.measurement.run
             yield {
@@ -247,7 +246,6 @@ class MaxQpsReport(Report[RateSearchMeasurement]):
     )
 
     def rows(self, evaluations: Sequence[Evaluation[RateSearchMeasurement]]) -> Iterator[Row]:
-        """Yields one row for each evaluation."""
         for evaluation in evaluations:
             search = evaluation.measurement
             options, answer = search.options, search.answer
@@ -297,7 +295,6 @@ class MixSearchReport(Report[MixSearchMeasurement]):
     )
 
     def rows(self, evaluations: Sequence[Evaluation[MixSearchMeasurement]]) -> Iterator[Row]:
-        """Yields one row for each evaluation."""
         for evaluation, row in zip(evaluations, MaxQpsReport().rows(evaluations), strict=True):
             search = evaluation.measurement
             more: dict[str, Value] = {
@@ -359,7 +356,6 @@ class MixReport(Report[MixMeasurement]):
     )
 
     def rows(self, evaluations: Sequence[Evaluation[MixMeasurement]]) -> Iterator[Row]:
-        """Yields one row for each evaluation."""
         for evaluation in evaluations:
             mix, options = evaluation.measurement, evaluation.measurement.options
             of_options = ("arrival", "seed", "rate_qps", "percentile", "latency_bound_ms")
@@ -420,7 +416,6 @@ class ProbesReport(Report[RateSearchMeasurement]):
     )
 
     def rows(self, evaluations: Sequence[Evaluation[RateSearchMeasurement]]) -> Iterator[Row]:
-        """Yields the probes of each search."""
         for evaluation in evaluations:
             names = describe_names(evaluation)
             for number, run in enumerate(evaluation.measurement.probes):

@@ -103,17 +103,6 @@ class LoadRequest(ModelRequest):
 
     Attributes:
         synthetic: Whether the inputs are random tensors instead of a dataset's inputs.
-        include_preprocess: Whether inputs are preprocessed under load rather than before it.
-        initial_qps: Queries per second: the rate, or the first rate of a search; None means the default.
-        arrival: The arrival process, such as ``gamma:cv=2``; None means the default.
-        min_duration_s: The minimum duration; None means the default.
-        min_queries: The minimum number of queries; None means the default.
-        repeat: How many times to run everything, opening the model anew each time.
-        force: Whether to send even more than this machine can send on time.
-        trace_sample: The share of the queries that are traced; None means the default if a ``tracer_address``
-            is given, and 0 otherwise.
-        server_statistics_hz: How often the server's statistics are read; None means the default.
-        metrics_url: Pages of Prometheus metrics to read too, separated by commas.
 
     Raises:
         ConfigurationError: Two options exclude each other, or a number is out of its range.
@@ -277,10 +266,6 @@ class WorkloadRequest(LoadRequest):
 
     Attributes:
         duration_s: The exact duration; None sets only a minimum duration and number of queries.
-        schedule: A file with the offset of each query.
-        write_schedule: A new file that the schedule is written to.
-        concurrency: The number of queries to keep in flight instead of a schedule.
-        scenario: A scenario of MLPerf that LoadGen sends instead.
     """
 
     default_min_duration_s: ClassVar[float] = options.WORKLOAD_MIN_DURATION_S
@@ -356,9 +341,6 @@ class MaxQpsRequest(LoadRequest):
     """A search for the highest rate at which a latency percentile stays within the bound.
 
     Attributes:
-        tolerance: Target half-width of the answer's interval from this search alone, as a fraction of the
-            rate.
-        time_budget_s: The time limit of the search.
         max_rate_qps: The highest rate to try: half of what this machine can send; None sets no limit.
 
     Raises:

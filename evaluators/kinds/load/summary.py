@@ -44,13 +44,7 @@ _MEDIAN, _FAR_TAIL, _FAR_TAIL_QUERIES = 50.0, 99.9, 1000
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Percentiles of one part of the queries' time, in nanoseconds.
-
-    Attributes:
-        p50_ns: The median.
-        p99_ns: The 99th percentile.
-        max_ns: The maximum.
-    """
+    """Percentiles of one part of the queries' time, in nanoseconds."""
 
     p50_ns: float
     p99_ns: float

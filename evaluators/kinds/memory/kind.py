@@ -59,7 +59,6 @@ class MemoryReport(Report[MemoryMeasurement]):
     )
 
     def rows(self, evaluations: Sequence[MemoryEvaluation]) -> Iterator[Row]:
-        """Yields the measured batch sizes of each sequence length, and then those tried under the limit."""
         for evaluation in evaluations:
             described, measured = describe(evaluation), evaluation.measurement
             for point in sorted(measured.points, key=itemgetter("sequence_length", "limited", "batch_size")):
@@ -82,7 +81,6 @@ class MemoryPlot(charts.Plot[MemoryMeasurement]):
     """A chart for each evaluation: the data of each process by batch size, the line, and the limit."""
 
     def drawing(self, chosen: charts.Chosen[MemoryMeasurement], notes: Sequence[str]) -> charts.Drawing:
-        """Returns the charts."""
         told = ("Data is private writable memory, which the limit bounds.", *notes)
         found, groups = tuple(_chart(*each) for each in chosen), ("measured", "fits", "line")
         return charts.Drawing("Memory by batch size", found, groups, told)
@@ -121,7 +119,6 @@ class MemoryKind(Kind[MemoryMeasurement]):
     measurement = MemoryMeasurement
 
     def job(self, request: MemoryRequest) -> MemoryJob:
-        """Returns the job of a request."""
         from inferometer.evaluators.kinds.memory.job import memory_job  # which starts processes
 
         return memory_job(request)

@@ -196,8 +196,6 @@ class Computed:
 
     Attributes:
         case: Its sizes.
-        inputs: Its inputs.
-        outputs: Its outputs.
         gradients: Its gradients; empty for ``Mode.FORWARD``.
     """
 

@@ -48,7 +48,6 @@ class LayersWithoutRow:
         type: The framework's name for their operator.
         count: The number of layers.
         layers_ns: The sum of their medians in the trace.
-        reason: The reason.
     """
 
     type: str
@@ -62,8 +61,6 @@ class TracedOperators:
     """The layers of a traced evaluation, as operators of the table.
 
     Attributes:
-        evaluation_id: The evaluation.
-        framework: Its framework.
         cases: The cases, in the order of execution of their first layers.
         without_row: The layers that match no case, the longest first.
     """

@@ -94,7 +94,6 @@ class FrameworkFacts:
     """The facts that a framework reports about itself in a fresh process.
 
     Attributes:
-        name: Its name.
         environment: The machine and the software; None if the framework does not run.
         threads: The CPU threads of an operator.
         forms: The forms of each operator by name.
@@ -209,7 +208,6 @@ class Group:
     """The work of one fresh process: a framework's cells of a category.
 
     Attributes:
-        framework: The framework.
         process: The number of the process, from 1, among the processes of each cell.
         cells: Its cells, with their numbers in the framework's plan.
     """

@@ -173,11 +173,9 @@ class OperatorsPlot(Plot[OperatorMeasurement]):
         self._most_points = most_points
 
     def shows(self, row: Row) -> bool:
-        """Returns whether the row was measured."""
         return row["p50_us"] is not None
 
     def drawing(self, chosen: Chosen[OperatorMeasurement], notes: Sequence[str]) -> Drawing:
-        """Returns the charts."""
         every = [row for _, rows in chosen for row in rows]
         series_of = _series_names(every)
         newest: dict[tuple[str, ...], Row] = {}

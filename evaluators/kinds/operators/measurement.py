@@ -48,7 +48,6 @@ class MachinePeak:
         flops_per_s: The rate of a matrix product in the element type.
         bytes_per_s: The rate of a STREAM triad (McCalpin, 1995) over arrays larger than the last-level cache.
         cache_bytes: The size of the last-level cache.
-        threads: The number of threads.
         how: The programs that ran, in one line.
     """
 

@@ -71,15 +71,8 @@ class OperatorOptions:
     """How rows were measured.
 
     Attributes:
-        dtype: The element type.
-        cache: See ``Cache``.
-        target_percent: The half-width to reach for the 95 % interval of the median, in percent of the median.
         budget_s: The maximum time for a row, including its warm-up.
-        runs: The number of runs to measure instead, however long they take; None for as many as are needed.
         warmup: The minimum number of warm-up runs per row; fewer if these take half of the budget.
-        seed: The seed of the inputs.
-        processes: The number of fresh processes that measure each row.
-        values: The values of the inputs: ``table`` for random values, ``zeros`` or ``ones``.
     """
 
     dtype: str = declared(

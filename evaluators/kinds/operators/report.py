@@ -71,7 +71,6 @@ class OperatorSummary:
         interval: The 95 % interval of p50: for one process, from its consecutive times; for several, from
             their p50 values; None if there are too few.
         runs: The number of measured runs in all processes.
-        processes: The number of processes.
         block: The number of runs in a time; the maximum over the processes.
         floor_ns: The time of a run that does nothing.
         near_floor: Whether p50 is below three times the floor.
@@ -281,14 +280,12 @@ class OperatorsReport(Report[OperatorMeasurement]):
     )
 
     def rows(self, evaluations: Sequence[Evaluation[OperatorMeasurement]]) -> Iterator[Row]:
-        """Yields the rows of each evaluation in order."""
         for evaluation in evaluations:
             envelope = _envelope(evaluation)
             for reported in reported_operators(evaluation.measurement):
                 yield {**envelope, **_asked(reported), **_figures(reported.summary), **_outcome(reported)}
 
     def on_a_page(self) -> Report[OperatorMeasurement]:
-        """Returns the table in the form of opperf."""
         return OpperfReport()
 
 
@@ -392,7 +389,6 @@ class OpperfReport(Report[OperatorMeasurement]):
     )
 
     def rows(self, evaluations: Sequence[Evaluation[OperatorMeasurement]]) -> Iterator[Row]:
-        """Yields a row for each operator, case and form of each evaluation."""
         for evaluation in evaluations:
             cases: dict[tuple[str, ...], dict[Mode, ReportedOperator]] = {}
             for reported in reported_operators(evaluation.measurement):

@@ -59,9 +59,7 @@ class OperatorRequest:
             given inputs of an operator.
         own: Further cases, with a user's own sizes.
         frameworks: The frameworks, in the order of the evaluations; empty for all that are installed.
-        modes: The modes to time.
         forms: The forms to run, if a framework has them; empty for the first one of each framework.
-        device: The device.
         threads: The CPU threads of an operator; None for ``default_threads``.
         options: How each row is measured.
 

@@ -125,11 +125,9 @@ class TrainingPlot(Plot[TrainingMeasurement]):
     """A row for each training run: the mean times of a step's parts, one after the other."""
 
     def shows(self, row: Row) -> bool:
-        """Returns whether the times of a step's parts are known."""
         return row["forward_ms"] is not None
 
     def drawing(self, chosen: Chosen[TrainingMeasurement], notes: Sequence[str]) -> Drawing:
-        """Returns the bars."""
         lines = tuple(_parts_row(evaluation, of_one[0]) for evaluation, of_one in chosen)
         return Drawing(
             title="Parts of a training step",
@@ -165,7 +163,6 @@ class TrainingStepsPlot(Plot[TrainingMeasurement]):
         self._most_points = most_points
 
     def drawing(self, chosen: Chosen[TrainingMeasurement], notes: Sequence[str]) -> Drawing:
-        """Returns the charts."""
         charts = tuple(chart for evaluation, _ in chosen for chart in self._charts(evaluation))
         return Drawing(
             title="Steps of training",
@@ -204,7 +201,6 @@ class ScalingPlot(Plot[TrainingMeasurement]):
     """A bar for each training run in a scaling report, with its efficiency in percent."""
 
     def drawing(self, chosen: Chosen[TrainingMeasurement], notes: Sequence[str]) -> Drawing:
-        """Returns the bars."""
         lines = tuple(_efficiency(evaluation, of_one[0]) for evaluation, of_one in chosen)
         return Drawing(
             title="Efficiency of scaling",

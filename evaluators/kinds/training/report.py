@@ -76,7 +76,6 @@ class TrainingReport(Report[TrainingMeasurement]):
     )
 
     def rows(self, evaluations: Sequence[Evaluation[TrainingMeasurement]]) -> Iterator[Row]:
-        """Yields one row for each evaluation."""
         for evaluation in evaluations:
             measured, summary = evaluation.measurement, TrainingSummary.of(evaluation.measurement)
             options, accuracy, data = measured.options, measured.accuracy, measured.data

@@ -84,12 +84,7 @@ class TrainingData:
         name: The name of a dataset in its manifest.
         backend: The format of the files at ``path``; None detects it.
         on_device: Whether one synthetic batch stays on the device instead of being copied for each step.
-        shuffle: Whether samples are put in a new random order for each epoch.
-        workers: The number of workers that read and preprocess.
         processes: Whether the workers are processes; otherwise they are threads.
-        prefetch: The number of batches to load ahead.
-        drop_cache: Whether to drop the files from the page cache first.
-        seed: The seed of the order, and of synthetic data.
 
     Raises:
         ConfigurationError: Two sources of data are given, or an option that synthetic data does not support.
@@ -215,19 +210,12 @@ class TrainingOptions:
     Attributes:
         batch_size: The number of samples in a batch on one device; an epoch's last batch may contain fewer.
         num_batches: The number of measured steps; None means that ``num_epochs`` ends the run.
-        num_warmup_batches: The number of preceding steps, which train but are not measured.
         num_epochs: The number of passes over the data, warm-up included; None: ``num_batches`` ends the run.
         loss: The loss, as in ``manifests.schema.Loss``.
-        optimizer: The optimizer's name.
-        learning_rate: Its learning rate.
-        momentum: Its momentum.
-        weight_decay: Its L2 penalty.
         precision: The numeric type used by the model.
-        api: The API of the framework, if it has several.
         devices: The number of devices per rank.
         ranks: The number of processes that train together.
         communication: How gradients are added up over devices and ranks; empty for one device.
-        parts_every: The interval, in steps, at which the parts of a step are timed; 0 for never.
         cudnn_benchmark: Whether cuDNN chooses its algorithms by timing; None for the framework's default.
     """
 
@@ -274,11 +262,8 @@ class RankRequest:
     """The number of processes that train together, and the place of this process among them.
 
     Attributes:
-        num_ranks: The number of processes on all hosts; None for the launcher's number, else 1.
         rank: The number of this process, from 0; None if this process starts all ranks on its host.
         rank_address: The host and port, on the host of rank 0, at which the ranks meet; needs ``rank``.
-        local_rank: The number of this process on its host, which chooses the GPU.
-        num_servers: The number of servers of an MXNet kvstore; None for the launcher's number, else 1.
 
     Raises:
         ConfigurationError: A number is out of range, or the fields contradict each other.
@@ -354,12 +339,8 @@ class TrainingRequest(TraceOptions):
 
     Attributes:
         system: The model, its weights, its seed and the threads; it runs in this process.
-        data: The batches.
         options: How it is trained and for how long. The number of ranks is replaced by the actual one.
         devices: The devices of one rank. If each rank has one GPU, that of the first rank.
-        validation: The name of the dataset on which the trained model is validated; None for none.
-        save_path: A new file for the trained weights; None saves none.
-        fail_on_error: Whether the first sample that fails ends the training.
         trace_level: How deeply rank 0 is traced.
 
     Raises:

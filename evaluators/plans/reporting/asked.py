@@ -366,7 +366,6 @@ class Asked:
     Attributes:
         rows: The dimensions of its rows; empty for those that tell cells apart.
         columns: The dimensions of its columns.
-        value: Its figures.
         where: Conditions that each cell must meet.
         failed: Whether to show the incomplete runs instead.
         minimize: The figures to minimize; the report then shows the best cells.

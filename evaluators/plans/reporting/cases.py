@@ -103,7 +103,6 @@ class Case:
     """One row of a report on a cell: of one run, or aggregated over the repetitions of the cell.
 
     Attributes:
-        cell: The cell.
         dimensions: The values that describe the case; ``several`` if repetitions differ.
         figures: The figures by the key of their column.
         doubts: Why the figures may be unreliable, such as ``2 of 3 disturbed``; empty if there is no doubt.
@@ -298,7 +297,6 @@ class _MeasuredCell:
     Attributes:
         complete: The results of its complete runs.
         total: The number of evaluations in the database when they were read.
-        cases: The cases of the cell.
         lacking: The runs whose evaluations the database lacked.
         unreadable: A note on each evaluation that cannot be read.
     """

@@ -213,8 +213,6 @@ class PlanTable:
     Attributes:
         name: The name of the table, for the page.
         caption: What the table shows, in one line.
-        columns: Its columns.
-        rows: Its rows.
         notes: Notes that a reader needs, one line each.
         drawing: Its chart; None for none.
     """

@@ -57,9 +57,7 @@ class Driver:
     """Runs the remaining runs of a plan. A second driver for the same folder is refused.
 
     Attributes:
-        plan: The plan.
         runs: All its runs, in order.
-        folder: The folder of the plan.
         place: The place where the runs execute.
         command: Returns the command that starts a run.
         locks: The folder of the lock files that runs on the same machine use.

@@ -140,9 +140,6 @@ class RunHistory:
 class Journal:
     """The journal in the folder of a plan. Only one process at a time may write it.
 
-    Args:
-        folder: The folder of the plan.
-
     Raises:
         OutputError: The file cannot be written.
     """
@@ -180,9 +177,6 @@ def journal_file(folder: Path) -> Path:
 
 class JournalFollower:
     """Reads a journal that another process writes; each call reads only the lines that were added.
-
-    Args:
-        folder: The folder of the plan.
 
     Attributes:
         changed_ns: When the journal last changed, as Unix time in nanoseconds; 0 if there is none.
@@ -297,11 +291,7 @@ _SPEC_OF = TypeAdapter(RunSpec)
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """The folder of one run.
-
-    Attributes:
-        path: The path of the folder.
-    """
+    """The folder of one run."""
 
     path: Path
 
@@ -344,14 +334,7 @@ class RunFolder:
 
 @dataclass(frozen=True, slots=True)
 class KeptPlan:
-    """A plan as its folder stores it.
-
-    Attributes:
-        name: The name of the plan.
-        description: The purpose of the plan.
-        repeat: The number of times that each cell runs.
-        cells: Its cells, in the order of its variables.
-    """
+    """A plan as its folder stores it."""
 
     name: str
     description: str
@@ -369,11 +352,7 @@ _KEPT = TypeAdapter(KeptPlan)
 
 @dataclass(frozen=True, slots=True)
 class PlanFolder:
-    """The folder of a plan.
-
-    Attributes:
-        path: The path of the folder.
-    """
+    """The folder of a plan."""
 
     path: Path
 

@@ -52,7 +52,6 @@ class JobNews:
     """The state of a job.
 
     Attributes:
-        ended: Whether the job has ended.
         reason: How it ended, or its current state, in one line.
         restarts: How often the place has restarted it.
         counts: Whether an end without a result counts towards the failure of the run.
@@ -238,11 +237,6 @@ class AgentsPlace:
 
 def agents_for(cell: Cell, addresses: Iterable[str], hosts: Mapping[str, str]) -> tuple[str, ...]:
     """Returns as many of some agents as a cell has tasks, on as many hosts as it has nodes.
-
-    Args:
-        cell: The cell.
-        addresses: The addresses of the agents.
-        hosts: The host of each address.
 
     Returns:
         The addresses, by host; empty if there are too few.
