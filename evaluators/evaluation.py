@@ -5,17 +5,16 @@ The system under test makes predictions in this process or behind a socket.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from enum import Enum
-from typing import Any, ClassVar, Generic, Protocol, TypeGuard
+from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
-from inferometer.agent.hardware.environment import DeviceKind
 from inferometer.agent.inference.stages import BatchResult, SystemDescription
 from inferometer.agent.preprocessing.inputs import Input, Tensors
 from inferometer.agent.tracing.recorder import SpanChunk, TraceLevel, TraceScope
@@ -52,6 +51,8 @@ class TimedMeasurement(Measurement, Protocol):
         ...
 
 
+SpanSource: TypeAlias = Callable[[str], Iterator[SpanChunk]]
+"""Yields the spans of the trace of the evaluation with the given id; see ``EvaluationStore.spans``."""
 M = TypeVar("M", bound=Measurement)
 M_co = TypeVar("M_co", bound=Measurement, covariant=True, default=Measurement)
 
@@ -205,8 +206,8 @@ class Evaluation(Generic[M_co]):
     @property
     def profiled(self) -> bool:
         """Whether it ran under the framework's profiler, so that its latency is not the model's."""
-        remote = self.system.device.kind is DeviceKind.REMOTE  # whose framework is not known
-        return self.trace_level > TraceLevel.MODEL_TRACE and not remote
+        # the framework of a server is not known
+        return self.trace_level > TraceLevel.MODEL_TRACE and not self.system.device.is_remote
 
 
 def measures(evaluation: Evaluation, kind: type[M]) -> TypeGuard[Evaluation[M]]:
@@ -217,3 +218,17 @@ def measures(evaluation: Evaluation, kind: type[M]) -> TypeGuard[Evaluation[M]]:
 def of_kind(evaluations: Iterable[Evaluation], kind: type[M]) -> list[Evaluation[M]]:
     """Returns the evaluations whose measurement is of this kind, in their order."""
     return [evaluation for evaluation in evaluations if measures(evaluation, kind)]
+
+
+def processes_of(evaluations: Iterable[Evaluation]) -> int:
+    """Returns how many processes ran the model in some evaluations, as far as known.
+
+    Evaluations on an agent all ran in its one process. Those of a group without process numbers ran one after
+    another in a single process.
+    """
+    return len(
+        {
+            (each.group_id or each.id, each.process) if each.system.is_local else (each.system.agent, None)
+            for each in evaluations
+        }
+    )

@@ -167,6 +167,11 @@ class SystemDescription:
             found.append(f"cudnn_benchmark={str(self.cudnn_benchmark).lower()}")
         return ", ".join(found)
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the model runs in this process, and not on an agent."""
+        return self.agent == LOCAL_AGENT
+
 
 class Postprocessor:
     """Converts a model's outputs to predictions, according to the model's task. Thread-safe.

@@ -27,11 +27,10 @@ from inferometer.evaluators.comparing.comparison import Side, drawing_of
 from inferometer.evaluators.conditions.conditions import Conditions
 from inferometer.evaluators.drawing.charts import MOST_EVALUATIONS, Drawing
 from inferometer.evaluators.drawing.writer import inline_svg
-from inferometer.evaluators.evaluation import Evaluation, Measurement, Status, of_kind
+from inferometer.evaluators.evaluation import Evaluation, Measurement, SpanSource, Status, of_kind
 from inferometer.evaluators.jobs.options import ACCURACY_THRESHOLD
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
 from inferometer.evaluators.kinds.batches.report import LatencyReport
-from inferometer.evaluators.kinds.kind import SpanSource
 from inferometer.evaluators.kinds.registry import find_plot, kind_of
 from inferometer.evaluators.kinds.reports import OverviewReport
 from inferometer.evaluators.kinds.summary import (

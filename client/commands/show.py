@@ -39,8 +39,8 @@ from inferometer.client.commands.evaluation import (
     undisturbed,
 )
 from inferometer.evaluators.drawing.writer import PictureFile
-from inferometer.evaluators.evaluation import Evaluation, Measurement
-from inferometer.evaluators.kinds.kind import SpanSource, timed_by
+from inferometer.evaluators.evaluation import Evaluation, Measurement, SpanSource
+from inferometer.evaluators.kinds.kind import timed_by
 from inferometer.evaluators.kinds.registry import declared_reports, find_plot, kind_of
 from inferometer.evaluators.kinds.reports import LayersReport, OverviewReport, TraceReport, heaviest
 from inferometer.evaluators.kinds.summary import conditions_rows, name_width

@@ -20,7 +20,6 @@ import click
 from PIL import Image
 
 from inferometer.agent.artifacts.web import fetch_image
-from inferometer.agent.inference.stages import LOCAL_AGENT
 from inferometer.agent.preprocessing.inputs import EncodedImage, Pixels, Url, decoded_image, in_mode
 from inferometer.agent.tasks.predictions import Classifications, Images
 from inferometer.client.api.invocation import Invocation
@@ -168,7 +167,7 @@ class Pictures:
         self.check()
         written = []
         with closing(choice.open_for(manifest, invocation.catalog, invocation.cache)) as dataset:
-            here = evaluation.system.agent == LOCAL_AGENT
+            here = evaluation.system.is_local
             drawn = predictions[: self.most]
             wanted = {each.input_id for each in drawn}
             samples = {each.id: each for each in islice(dataset, len(dataset)) if each.id in wanted}

@@ -17,13 +17,12 @@ import yaml
 from inferometer.evaluators.comparing.comparison import DIFFERS, Side
 from inferometer.evaluators.comparing.job import ComparisonRequest, compare
 from inferometer.evaluators.drawing.charts import PointChart, Series
-from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.kinds.kind import SpanSource, timed_by
+from inferometer.evaluators.evaluation import Evaluation, SpanSource, Status
+from inferometer.evaluators.kinds.kind import timed_by
 from inferometer.evaluators.kinds.registry import again, find_kind, find_report, kind_of, known_reports
 from inferometer.evaluators.kinds.reports import TRACED_COLUMNS, OverviewReport, TraceReport
-from inferometer.evaluators.reports.base import COMMON_COLUMNS, Column, Report, Row, Value, describe
+from inferometer.evaluators.reports.base import COMMON_COLUMNS, Column, Report, Row, Value, describe, finite
 from inferometer.evaluators.reports.table import cell_text
-from inferometer.evaluators.reports.writer import finite
 from inferometer.manifests.errors import ConfigurationError
 
 

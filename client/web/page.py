@@ -27,8 +27,7 @@ from inferometer.client.web.documents import (
     sort_key,
 )
 from inferometer.evaluators.comparing.comparison import Side
-from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.kind import SpanSource
+from inferometer.evaluators.evaluation import Evaluation, SpanSource
 from inferometer.manifests.errors import ConfigurationError
 
 _FOLDER = "static"

@@ -22,7 +22,7 @@ from inferometer.evaluators.comparing.conditions import (
     is_of_the_machine,
 )
 from inferometer.evaluators.drawing.charts import Drawing
-from inferometer.evaluators.evaluation import Evaluation, Status
+from inferometer.evaluators.evaluation import Evaluation, Status, processes_of
 from inferometer.evaluators.kinds.kind import Kind
 from inferometer.evaluators.kinds.load.measurement import Method, RateAnswer
 from inferometer.evaluators.kinds.registry import kind_of
@@ -103,6 +103,11 @@ class Side:
     def first_result(self) -> TaskResult | None:
         """The first result of a task among its evaluations; None if there is none."""
         return next((each for each in map(self.kind.result, self.measurements) if each is not None), None)
+
+    @property
+    def processes(self) -> int:
+        """The number of processes in which the model ran, as far as known; see ``processes_of``."""
+        return processes_of(self.evaluations)
 
     @property
     def answers(self) -> Sequence[RateAnswer]:

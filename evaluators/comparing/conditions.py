@@ -78,7 +78,6 @@ def _is_detail(name: str) -> bool:
     return name == _BUILD or name.startswith(OF_THE_FRAMEWORK)
 
 
-_SYNTHETIC = "synthetic"
 _FILES = "model files"
 SAMPLES = "samples of the dataset"
 _EXPLAIN_FILES = {"model", "framework", "weights"}
@@ -110,7 +109,7 @@ def _conditions(evaluation: Evaluation) -> Mapping[str, str]:
     parts = sorted(system.checksums.items())
     files = ", ".join(f"{part} {short_checksum(checksum)}" for part, checksum in parts)
     named = (dataset.name, dataset.version, short_checksum(dataset.checksum or ""))
-    if dataset.category == _SYNTHETIC:  # whose name has the seed
+    if dataset.is_synthetic:  # whose name has the seed
         named = (f"{dataset.size} synthetic inputs", None, "")
     gpus = ", ".join(dict.fromkeys(gpu.name for gpu in system.environment.gpus)) if device.is_gpu else ""
     kind = kind_of(evaluation)
@@ -127,7 +126,7 @@ def _conditions(evaluation: Evaluation) -> Mapping[str, str]:
         SAMPLES: dataset.chosen_samples or "all",
         "device": f"{device} ({gpus})" if gpus else str(device),
         "threads": str(system.threads or "not known"),
-        "agent": "this process" if system.agent == "local" else "served",
+        "agent": "this process" if system.is_local else "served",
         **asked,
         **_machine_conditions(evaluation),
         **kind.conditions(evaluation),

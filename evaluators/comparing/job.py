@@ -18,9 +18,7 @@ from inferometer.evaluators.comparing.comparison import (
 )
 from inferometer.evaluators.jobs import options
 from inferometer.evaluators.jobs.options import ACCURACY_THRESHOLD, THRESHOLD
-from inferometer.evaluators.kinds.summary import processes_of
 from inferometer.evaluators.reports.base import Column, Row
-from inferometer.evaluators.tasks.metric import TaskResult
 from inferometer.evaluators.verdict import TOP1, Ratio, Verdict, higher_is_better, listed
 from inferometer.manifests.errors import ConfigurationError
 
@@ -184,17 +182,10 @@ def conditions_warnings(side: Side) -> Iterator[str]:
 def _scores(a: Side, b: Side) -> Iterator[str]:
     """Yields the first score of each side in tasks that are not judged, which are all but classification."""
     results = a.first_result, b.first_result
-    told = [f"{side.name} {_score(result)}" for side, result in zip((a, b), results, strict=True) if result]
+    sides = zip((a, b), results, strict=True)
+    told = [f"{side.name} {result.first_text}" for side, result in sides if result]
     if len(told) == len(results) and results[0] and results[0].task != "classification":
         yield f"{results[0].task}: {', '.join(told)}; scores of this task are not judged"
-
-
-def _score(result: TaskResult) -> str:
-    score = result.first
-    if score is None or score.value is None:
-        return "has no score"
-    unit = f" {score.unit}" if score.unit else ""
-    return f"{score.name} {score.text(score.value)}{unit} over {result.samples} inputs"
 
 
 def _notes(request: ComparisonRequest, figures: Sequence[str]) -> Iterator[str]:
@@ -209,7 +200,7 @@ def _notes(request: ComparisonRequest, figures: Sequence[str]) -> Iterator[str]:
     yield from _scores(a, b)
     yield from (f"warning: {line}" for side in (a, b) for line in conditions_warnings(side))
     if noise is None and set(figures) != {TOP1}:
-        single = [side.name for side in (a, b) if processes_of(side.evaluations) == 1]
+        single = [side.name for side in (a, b) if side.processes == 1]
         yield from single_processes(single, "(predict --repeat=4), or --noise")
 
 

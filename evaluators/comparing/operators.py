@@ -24,12 +24,7 @@ from inferometer.evaluators.comparing.job import (
 from inferometer.evaluators.evaluation import Evaluation, of_kind
 from inferometer.evaluators.jobs.options import THRESHOLD
 from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement, OperatorRow, RowStatus
-from inferometer.evaluators.kinds.operators.report import (
-    p50_interval,
-    parameters_text,
-    run_times,
-    shapes_text,
-)
+from inferometer.evaluators.kinds.operators.report import p50_interval, run_times
 from inferometer.evaluators.reports.base import Column, Row
 from inferometer.evaluators.statistics import percentile, student_tail, t_quantile_95
 from inferometer.evaluators.verdict import Ratio, Verdict, listed
@@ -225,7 +220,7 @@ class _Judged:
         """A short name of the row."""
         row = self.compared.row
         mode = "" if row.mode.value == "forward" else f" {row.mode.value}"
-        return f"{row.operator}{mode} ({shapes_text(row.shapes)}) in {self.framework}"
+        return f"{row.operator}{mode} ({row.inputs_text}) in {self.framework}"
 
 
 def _compare_sides(a: Side, b: Side, threshold: float) -> Comparison:
@@ -327,8 +322,8 @@ def _row(judged: _Judged, threshold: float) -> Row:
         "framework": judged.framework,
         "form": judged.form,
         "mode": row.mode.value,
-        "inputs": shapes_text(row.shapes),
-        "parameters": parameters_text(row.parameters),
+        "inputs": row.inputs_text,
+        "parameters": row.parameters_text,
         "figure": FIGURE,
         "unit": "us",
         "a": None if ratio is None else ratio.a / _NS_PER_US,

@@ -138,7 +138,7 @@ class SyntheticDataset(Dataset):
         }
         dynamic = f", dynamic axes of {', '.join(map(str, sorted(sizes)))}" if sizes else ""
         source = f"{self._drawn} {noun}{'' if self._drawn == 1 else 's'}, seed {seed}{dynamic}"
-        super().__init__(DatasetIdentity("synthetic", source, None, None, count))
+        super().__init__(DatasetIdentity.synthetic(source, count))
 
     def __iter__(self) -> Iterator[Sample]:
         for index in range(len(self)):

@@ -163,6 +163,8 @@ class AcceptedAnswers:
 Truth: TypeAlias = Objects | ClassMap | TargetImage | TargetValues | ClassNames | AcceptedAnswers
 
 
+URLS = "urls"
+_SYNTHETIC = "synthetic"
 _FEW_IDS = 5
 _CHECKSUM_DIGITS = 12
 
@@ -207,6 +209,21 @@ class DatasetIdentity:
     checksum: str | None
     size: int
     sample_ids: tuple[str, ...] | None = None
+
+    @classmethod
+    def synthetic(cls, source: str, size: int) -> DatasetIdentity:
+        """Returns the identity of samples that are drawn; ``source`` says how, with the seed."""
+        return cls(_SYNTHETIC, source, None, None, size)
+
+    @property
+    def is_synthetic(self) -> bool:
+        """Whether its samples are drawn from a seed."""
+        return self.category == _SYNTHETIC
+
+    @property
+    def is_of_urls(self) -> bool:
+        """Whether its samples are images at the URLs of a file."""
+        return self.category == URLS
 
     @property
     def sample_ids_checksum(self) -> str | None:

@@ -21,7 +21,7 @@ from typing import Any
 
 from inferometer.agent.artifacts.locations import without_credentials
 from inferometer.agent.preprocessing.inputs import EncodedImage, Url
-from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Sample, StoredDataset
+from inferometer.evaluators.datasets.base import URLS, Dataset, DatasetIdentity, Sample, StoredDataset
 from inferometer.evaluators.datasets.files import (
     FORMATS,
     MAX_IMAGE_BYTES,
@@ -258,7 +258,6 @@ def _without_wrapper(paths: list[str]) -> list[str]:
     return ["/".join(parts[depth:]) for parts in split]
 
 
-CATEGORY = "urls"
 MAX_LIST_BYTES = 64 * 1024 * 1024
 """The maximum size of a list."""
 _SHOWN_CHARACTERS = 80
@@ -288,7 +287,7 @@ class UrlsDataset(Dataset):
         self._copies = duplicate_input
         checksum = f"sha256:{hashlib.sha256(content).hexdigest()}"
         size = len(self._lines) * duplicate_input
-        super().__init__(DatasetIdentity(CATEGORY, printable_name(str(path)), None, checksum, size))
+        super().__init__(DatasetIdentity(URLS, printable_name(str(path)), None, checksum, size))
 
     def __iter__(self) -> Iterator[Sample]:
         for copy in range(1, self._copies + 1):

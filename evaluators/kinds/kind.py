@@ -7,29 +7,24 @@ measurement whose fields are plain: numbers, strings, sequences of them, and arr
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.hardware.allocator import SETTING, Allocator
 from inferometer.agent.hardware.environment import DeviceKind, Precision, Weights
-from inferometer.agent.inference.stages import LOCAL_AGENT, SystemDescription
-from inferometer.agent.tracing.recorder import SpanChunk
+from inferometer.agent.inference.stages import SystemDescription
 from inferometer.evaluators.documents import Documents, Stored, checked, restored, storable
-from inferometer.evaluators.evaluation import Evaluation, M, Status
+from inferometer.evaluators.evaluation import Evaluation, M, SpanSource, Status
 from inferometer.evaluators.jobs.options import needs_system, options_of, words
 from inferometer.evaluators.jobs.request import DatasetOptions, SystemOptions
-from inferometer.evaluators.reports.base import COMMON_COLUMNS, Report, Row, in_ms
-from inferometer.evaluators.reports.writer import finite
+from inferometer.evaluators.reports.base import COMMON_COLUMNS, Report, Row, finite, in_ms
 from inferometer.evaluators.verdict import FIGURES
 from inferometer.manifests.errors import StoreError
-
-SpanSource: TypeAlias = Callable[[str], Iterator[SpanChunk]]
-"""Yields the spans of the trace of the evaluation with the given id; see ``EvaluationStore.spans``."""
 
 if TYPE_CHECKING:
     from inferometer.agent.inference.stages import InputFailure
@@ -40,7 +35,6 @@ if TYPE_CHECKING:
     from inferometer.evaluators.verdict import RunTimes
 
 
-SYNTHETIC = "synthetic"
 _LONGEST_LIST = 1000
 """The maximum total length of the sample ids in a command, in characters."""
 
@@ -55,7 +49,7 @@ def words_of(name: str, value: object, default: object = None) -> list[str]:
 def system_words(evaluation: Evaluation) -> Iterator[str]:
     """Yields the command-line options for the model and the system that runs it."""
     system, manifest, device = evaluation.system, evaluation.system.manifest, evaluation.system.device
-    here = system.agent == LOCAL_AGENT
+    here = system.is_local
     yield f"--model_name={manifest.name}"
     if here or "://" not in system.agent:
         yield f"--model_version={manifest.version}"
@@ -79,9 +73,9 @@ def system_words(evaluation: Evaluation) -> Iterator[str]:
 def dataset_words(evaluation: Evaluation) -> Iterator[str]:
     """Yields the command-line options for the inputs."""
     dataset = evaluation.dataset
-    synthetic, ids = dataset.category == SYNTHETIC, dataset.sample_ids
+    ids = dataset.sample_ids
     named = {"dataset_path" if dataset.version is None else "dataset_name": dataset.name}
-    chosen: dict[str, Any] = {"synthetic": True} if synthetic else named
+    chosen: dict[str, Any] = {"synthetic": True} if dataset.is_synthetic else named
     if ids is not None:
         chosen["sample_ids"] = ",".join(ids) if are_short(ids) else "FILE"
     yield from words(chosen, DatasetOptions)
@@ -92,9 +86,9 @@ def notes_on_repeating(evaluation: Evaluation) -> Iterator[str]:
     system, dataset = evaluation.system, evaluation.dataset
     if evaluation.process is not None:
         yield "It is one process of a group of --repeat; the command measures one more."
-    if system.agent != LOCAL_AGENT:
+    if not system.is_local:
         yield "It ran on a served agent, which may have other models and another load now."
-    if dataset.version is None and dataset.category != SYNTHETIC:
+    if dataset.version is None and not dataset.is_synthetic:
         yield "The dataset has no manifest: its path is the one on the machine that ran the command."
     if dataset.sample_ids is not None and not are_short(dataset.sample_ids):
         yield (
@@ -196,6 +190,8 @@ class Kind(Generic[M]):
     """Further reports that the page shows as tables."""
     comparable: ClassVar[bool] = False
     """Whether every measurement can be compared; see ``unfit``."""
+    lacks: ClassVar[str] = "times"
+    """What an evaluation lacks for ``run_times``, unless it is overridden."""
     keeps_interrupted: ClassVar[bool] = True
     """Whether the measurements made before a stop are worth keeping."""
     has_predictions: ClassVar[bool] = False
@@ -347,7 +343,7 @@ class Kind(Generic[M]):
         Raises:
             ValueError: There are no times; the message says what the evaluation lacks.
         """
-        raise ValueError("times")
+        raise ValueError(self.lacks)
 
     def figures(self, measurements: Sequence[M]) -> tuple[str, ...]:
         """Returns the names of the measurements' figures that can be compared, in order."""

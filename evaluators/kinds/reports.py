@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.tracing.recorder import NO_BATCH, NO_PARENT, SpanChunk, TraceLevel, span_id_text
-from inferometer.evaluators.evaluation import Evaluation, Measurement
+from inferometer.evaluators.evaluation import Evaluation, Measurement, SpanSource
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
-from inferometer.evaluators.kinds.kind import SpanSource
 from inferometer.evaluators.kinds.registry import kind_of
 from inferometer.evaluators.kinds.training.measurement import TrainingMeasurement
 from inferometer.evaluators.reports.base import (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.stages import LOCAL_AGENT, InputFailure
+from inferometer.agent.inference.stages import InputFailure
 from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.evaluators.datasets.files import printable_name
 from inferometer.evaluators.evaluation import Evaluation, Status, TimedMeasurement
@@ -21,22 +21,6 @@ from inferometer.evaluators.statistics import (
     interval_over,
     values_for_percentile,
 )
-
-
-def processes_of(evaluations: Iterable[Evaluation]) -> int:
-    """Returns how many processes ran the model in some evaluations, as far as known.
-
-    Evaluations on an agent all ran in its one process. Those of a group without process numbers ran one after
-    another in a single process.
-    """
-    return len(
-        {
-            (each.group_id or each.id, each.process)
-            if each.system.agent == LOCAL_AGENT
-            else (each.system.agent, None)
-            for each in evaluations
-        }
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +64,7 @@ def process_groups(evaluations: Iterable[Evaluation[TimedMeasurement]]) -> tuple
             level,
             len(found),
             tuple(_figures([each.measurement.full_ns for each in found])),
-            found[0].system.agent != LOCAL_AGENT,
+            not found[0].system.is_local,
         )
         for level, found in levels.items()
         if len(found) > 1

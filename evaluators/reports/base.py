@@ -5,6 +5,7 @@ Columns of times are in milliseconds, and include the ends of their 95 % interva
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -189,6 +190,16 @@ def in_ms(duration_ns: float | None) -> float | None:
 def in_us(duration_ns: float | None) -> float | None:
     """Returns a duration in microseconds; None if it is unknown."""
     return None if duration_ns is None else duration_ns / NS_PER_US
+
+
+def finite(value: Value) -> Value:
+    """Returns a value that JSON can represent: None for an infinity and for not-a-number."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def cut_percent(percent: float) -> float:
+    """Returns a percentage of at most 100, truncated to two decimals: 90.909… becomes 90.9."""
+    return min(100.0, math.floor(round(100 * percent, 6)) / 100)
 
 
 def time_columns(

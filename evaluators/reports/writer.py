@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
 from inferometer.agent.files import replacing
-from inferometer.evaluators.reports.base import Column, Layout, Row, Value
+from inferometer.evaluators.reports.base import Column, Layout, Row, Value, finite
 from inferometer.evaluators.reports.table import cell_text, joined, plain_table, terminal_table
 from inferometer.manifests.errors import ConfigurationError, OutputError, explained, suggestion
 
@@ -407,11 +407,6 @@ def _check_csv(present: str, columns: Sequence[Column], file: OutputFile, header
 def _objects(columns: Sequence[Column], rows: Iterable[Row]) -> Iterator[dict[str, Value]]:
     for row in rows:
         yield {column.key: finite(row[column.key]) for column in columns}
-
-
-def finite(value: Value) -> Value:
-    """Returns a value that JSON can represent: None for an infinity and for not-a-number."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _json_pieces(objects: Iterable[Any]) -> Iterator[str]:

@@ -84,6 +84,15 @@ class TaskResult:
         """The most important score that is known; None if there is none."""
         return next((each for each in self.scores if each.value is not None), None)
 
+    @property
+    def first_text(self) -> str:
+        """The most important score with the number of samples, for people."""
+        score = self.first
+        if score is None or score.value is None:
+            return "has no score"
+        unit = f" {score.unit}" if score.unit else ""
+        return f"{score.name} {score.text(score.value)}{unit} over {self.samples} inputs"
+
     def score(self, name: str) -> float | None:
         """Returns the score with a name; None if there is none."""
         return next((each.value for each in self.scores if each.name == name), None)

@@ -24,8 +24,8 @@ from inferometer.client.web.documents import (
     page_reports,
 )
 from inferometer.evaluators.comparing.comparison import Side
-from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.kind import SpanSource, timed_by
+from inferometer.evaluators.evaluation import Evaluation, SpanSource
+from inferometer.evaluators.kinds.kind import timed_by
 from inferometer.evaluators.kinds.registry import every_kind, find_kind
 from inferometer.evaluators.kinds.reports import TraceReport
 from inferometer.evaluators.store.documents import to_documents

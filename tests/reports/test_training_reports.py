@@ -18,9 +18,9 @@ from inferometer.evaluators.kinds.training.report import (
     TrainingReport,
     TrainingStepsReport,
     WeakScalingReport,
-    cut_percent,
     training_rows,
 )
+from inferometer.evaluators.reports.base import cut_percent
 from inferometer.evaluators.tasks.metric import Accuracy
 from tests.contract.store_fixtures import make_system
 from tests.training_evaluations import make_training

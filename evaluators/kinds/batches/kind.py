@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.tracing.recorder import TraceLevel
-from inferometer.evaluators.datasets.folder import CATEGORY as URLS
 from inferometer.evaluators.drawing.charts import Drawing
 from inferometer.evaluators.drawing.traces import EventflowPlot, KernelsPlot, LayersPlot, LayerTreePlot
-from inferometer.evaluators.evaluation import Evaluation, measures
+from inferometer.evaluators.evaluation import Evaluation, SpanSource, measures
 from inferometer.evaluators.jobs.options import options_of, words
 from inferometer.evaluators.jobs.request import BatchSystemOptions
 from inferometer.evaluators.kinds.batches.documents import BatchDocuments
@@ -39,7 +38,6 @@ from inferometer.evaluators.kinds.kind import (
     Again,
     Kind,
     Rows,
-    SpanSource,
     dataset_words,
     drawn,
     own_values,
@@ -196,7 +194,7 @@ class BatchesKind(BatchDocuments, Kind[BatchMeasurement]):
         return Drawing("Predict time of each full batch", (chart,), groups=("A", "B")) if chart else None
 
     def again(self, evaluation: Evaluation[BatchMeasurement]) -> Again:
-        urls = evaluation.dataset.category == URLS
+        urls = evaluation.dataset.is_of_urls
         command = ("predict", "urls" if urls else "dataset")
         return Again((*command, *system_words(evaluation), *_words(evaluation, urls=urls)))
 

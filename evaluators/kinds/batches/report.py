@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from inferometer.agent.hardware.environment import DeviceKind, Weights
-from inferometer.agent.inference.stages import LOCAL_AGENT
+from inferometer.agent.hardware.environment import Weights
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, LatencySummary, reached
 from inferometer.evaluators.kinds.summary import figures_text, interval_rows
@@ -334,7 +333,7 @@ def summary_rows(evaluation: Evaluation[BatchMeasurement]) -> tuple[tuple[str, s
         ("failures", str(len(evaluation.measurement.failures))),
         ("latency", _latency(latency, evaluation.measurement, _whose(evaluation))),
         *_precision_rows(evaluation.measurement, latency),
-        *(_WITH_NETWORK if evaluation.system.device.kind is DeviceKind.REMOTE else ()),
+        *(_WITH_NETWORK if evaluation.system.device.is_remote else ()),
         *(_PROFILED if evaluation.profiled else ()),
         ("throughput", _throughput(latency)),
     )
@@ -398,7 +397,7 @@ def _whose(evaluation: Evaluation) -> str:
 
     In another process, memory addresses and the placement of threads differ.
     """
-    return "this process" if evaluation.system.agent == LOCAL_AGENT else "the process of the agent"
+    return "this process" if evaluation.system.is_local else "the process of the agent"
 
 
 def _latency(latency: LatencySummary, measurement: BatchMeasurement, process: str) -> str:

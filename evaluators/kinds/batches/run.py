@@ -14,13 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from inferometer.agent.hardware.environment import Weights
-from inferometer.agent.inference.stages import (
-    LOCAL_AGENT,
-    BatchResult,
-    InputFailure,
-    Stage,
-    SystemDescription,
-)
+from inferometer.agent.inference.stages import BatchResult, InputFailure, Stage, SystemDescription
 from inferometer.agent.tasks.predictions import Predictions
 from inferometer.agent.tracing.recorder import SpanKind, TraceLevel, TraceScope, traced
 from inferometer.evaluators.datasets.base import Dataset, Sample
@@ -94,7 +88,7 @@ class DatasetRun:
         self._done, self._total = 0, self._warmup + self._measured
         self._started_ns = self._ended_ns = self._scored_ns = self._scoring_ns = 0
         description = self.system.description
-        self._alone = description.agent == LOCAL_AGENT and not description.overlap
+        self._alone = description.is_local and not description.overlap
         if self._record.metric is not None:
             for sample in itertools.islice(dataset, self._measured):
                 self._record.metric.check(sample)

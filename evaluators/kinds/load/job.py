@@ -258,7 +258,7 @@ def _inputs(
     if request.synthetic:
         make = synthetic_payloads if request.include_preprocess else synthetic_tensors
         inputs: LoadInputs = make(parameters, request.seed, size=request.dataset.sequence_length)
-        return inputs, DatasetIdentity("synthetic", inputs.source, None, None, len(inputs))
+        return inputs, DatasetIdentity.synthetic(inputs.source, len(inputs))
     if dataset is None:
         dataset = request.dataset.open_for(manifest, resources.catalog, resources.cache)
     with closing(dataset):

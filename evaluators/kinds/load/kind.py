@@ -277,6 +277,7 @@ class RateSearchKind(RunsKind[S]):
     reports = {MaxQpsReport: MaxQpsPlot}
     headlines: ClassVar[tuple[str, ...]] = ("max_qps",)
     tabled = (ProbesReport,)
+    lacks = "times of its own, as it is a search"
 
     measurement: ClassVar[type[Any] | None] = RateSearchMeasurement
     keeps_interrupted = False
@@ -336,9 +337,6 @@ class RateSearchKind(RunsKind[S]):
         bound = "none" if options.latency_bound_ms is None else f"{options.latency_bound_ms:g} ms"
         question = {"load": options.arrival, "percentile": f"{options.percentile:g}", "latency bound": bound}
         return option_conditions(options) | question
-
-    def run_times(self, evaluation: Evaluation[S]) -> RunTimes:
-        raise ValueError("times of its own, as it is a search")
 
     def figures(self, measurements: Sequence[S]) -> tuple[str, ...]:
         return (MAX_QPS,)

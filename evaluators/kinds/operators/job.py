@@ -21,7 +21,6 @@ from typing import cast
 
 import numpy as np
 
-from inferometer.agent import __version__
 from inferometer.agent.hardware.conditions import GpuReader, read_counters
 from inferometer.agent.hardware.environment import Environment, Precision, default_threads, read_environment
 from inferometer.agent.inference.registry import FrameworkEntry, Registry
@@ -48,7 +47,6 @@ from inferometer.evaluators.kinds.operators.measurement import (
 from inferometer.evaluators.kinds.operators.measuring import TABLE, Cell, Measurer
 from inferometer.evaluators.kinds.operators.options import OperatorOptions
 from inferometer.evaluators.kinds.operators.peak import beyond_peak, machine_peak
-from inferometer.evaluators.kinds.operators.report import shapes_text
 from inferometer.evaluators.kinds.operators.request import OperatorRequest, frameworks_with_operators
 from inferometer.manifests.errors import (
     ConfigurationError,
@@ -281,7 +279,6 @@ ANSWER_S = 120.0
 """The time that a row may take beyond its budget before its process is considered hung."""
 _BUDGETS = 4
 _RUN_S = 2.0
-_SYNTHETIC = "synthetic"
 
 
 def operators_job(request: OperatorRequest, *, resume: bool = False) -> Job[Evaluation[OperatorMeasurement]]:
@@ -474,7 +471,7 @@ class _Run:
         self.callbacks.on_progress(Progress(self._done(), self._total(), "rows", now))
         if row is not None and row.status in BAD_ROWS:
             where = f"{row.mode.value}, in {framework} {row.form}".rstrip()
-            what = f"{row.operator} ({shapes_text(row.shapes)}), {where}"
+            what = f"{row.operator} ({row.inputs_text}), {where}"
             self.callbacks.on_warning(f"{row.status.value}: {what}: {row.reason}")
 
     def _done(self) -> int:
@@ -489,8 +486,9 @@ class _Run:
             return None
         versions = [(each.entry.name, each.entry.installed_version) for each in self.openings.values()]
         threads = [each.options for each in self.openings.values()]
-        machine = self.environment.hostname, self.environment.cpu_model
-        plan = __version__, machine, versions, threads, self.request.options, dict(self.plans)
+        here = self.environment
+        machine = here.inferometer_version, here.hostname, here.cpu_model
+        plan = machine, versions, threads, self.request.options, dict(self.plans)
         return folder / f"operators-{hashlib.sha256(repr(plan).encode()).hexdigest()[:16]}.jsonl"
 
     def _evaluation(
@@ -510,7 +508,7 @@ class _Run:
             created_at=self.created_at,
             status=status,
             system=self._system(name),
-            dataset=DatasetIdentity(_SYNTHETIC, source, None, None, len(self.plans[name])),
+            dataset=DatasetIdentity.synthetic(source, len(self.plans[name])),
             measurement=measurement,
             group_id=group_id,
             conditions=conditions,

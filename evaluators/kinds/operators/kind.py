@@ -10,10 +10,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from inferometer.agent.files import LineJournal
-from inferometer.agent.hardware.environment import DeviceKind
 from inferometer.agent.operators.operator import ParameterValue, Preset, Shape, operators, parameter_text
 from inferometer.evaluators.documents import (
     Document,
@@ -55,10 +54,6 @@ from inferometer.evaluators.kinds.operators.measurement import (
 from inferometer.evaluators.kinds.operators.options import Cache, Mode, OperatorOptions
 from inferometer.evaluators.kinds.operators.report import OperatorsReport, operator_lines
 from inferometer.evaluators.reports.base import Row
-
-if TYPE_CHECKING:
-    from inferometer.evaluators.verdict import RunTimes
-
 
 _OWN = "own"
 _APART = {"shapes", "parameters", "times_ns", "correctness"}
@@ -120,7 +115,7 @@ def _words_again(evaluation: Evaluation[OperatorMeasurement]) -> Iterator[str]:
     if modes != (Mode.FORWARD,):
         yield from (f"--mode={mode.value}" for mode in modes)
     yield from (f"--form={form}" for form in dict.fromkeys(row.form for row in rows if row.form))
-    if system.device.kind is DeviceKind.GPU:
+    if system.device.is_gpu:
         yield "--gpu"
     elif system.threads:
         yield f"--threads={system.threads}"
@@ -338,6 +333,7 @@ class OperatorsKind(Kind[OperatorMeasurement]):
     collections = ("operator_row",)
     reports = {OperatorsReport: OperatorsPlot}
     comparable = True
+    lacks = "times of its own, as each of its rows has them"
     headlines = ("p50_us", "gflops_per_s", "gbytes_per_s", "max_difference")
     case_columns = ("operator", "form", "mode", "inputs", "parameters", "dtype", "api", "cache")
     of_a_model = False
@@ -394,9 +390,6 @@ class OperatorsKind(Kind[OperatorMeasurement]):
             "seed": str(options.seed),
             **{name.replace("_", " "): str(value) for name, value in further(options, _KNOWN).items()},
         }
-
-    def run_times(self, evaluation: Evaluation[OperatorMeasurement]) -> RunTimes:
-        raise ValueError("times of its own, as each of its rows has them")
 
 
 Place: TypeAlias = tuple[str, int, int]

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.operators.operator import ParameterValue, Shape
+from inferometer.agent.operators.operator import ParameterValue, Shape, parameter_text
 from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
 
 
@@ -125,6 +125,17 @@ class OperatorRow:
     memory_of: str = ""
     correctness: Correctness = Correctness()
     fused: str = ""
+
+    @property
+    def inputs_text(self) -> str:
+        """The shapes by name, as ``lhs=1024x1024 rhs=1024x1024``."""
+        sizes = {name: "x".join(map(str, shape)) or "scalar" for name, shape in self.shapes.items()}
+        return " ".join(map("=".join, sizes.items()))
+
+    @property
+    def parameters_text(self) -> str:
+        """The parameters by name, as ``kernel=3,3 stride=1``."""
+        return " ".join(f"{name}={parameter_text(value)}" for name, value in self.parameters.items())
 
     @property
     def key(self) -> tuple[str, ...]:

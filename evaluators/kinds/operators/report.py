@@ -14,7 +14,6 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.operators.operator import ParameterValue, Shape, parameter_text
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.operators.measurement import (
     MachinePeak,
@@ -203,16 +202,6 @@ def reported_operators(measurement: OperatorMeasurement) -> list[ReportedOperato
     ]
 
 
-def shapes_text(shapes: Mapping[str, Shape]) -> str:
-    """Returns shapes by name as ``lhs=1024x1024 rhs=1024x1024``."""
-    return " ".join(f"{name}={'x'.join(map(str, shape)) or 'scalar'}" for name, shape in shapes.items())
-
-
-def parameters_text(parameters: Mapping[str, ParameterValue]) -> str:
-    """Returns parameters by name as ``kernel=3,3 stride=1``."""
-    return " ".join(f"{name}={parameter_text(value)}" for name, value in parameters.items())
-
-
 def _columns(*keys: str) -> Iterator[Column]:
     """Returns the columns with these keys, which other reports share."""
     known = {column.key: column for column in EVALUATION_COLUMNS}
@@ -311,8 +300,8 @@ def _asked(reported: ReportedOperator) -> dict[str, Value]:
         "operator": row.operator,
         "category": row.category,
         "preset": row.preset,
-        "inputs": shapes_text(row.shapes),
-        "parameters": parameters_text(row.parameters),
+        "inputs": row.inputs_text,
+        "parameters": row.parameters_text,
         "form": row.form,
         "api": row.api,
         "mode": row.mode.value,
@@ -485,7 +474,7 @@ def _how(options: OperatorOptions) -> str:
 def _row_text(reported: ReportedOperator) -> str:
     row, summary = reported.told, reported.summary
     mode = row.mode.value.replace("_", " + ")
-    what = f"{row.operator} {mode}, {row.form or 'no form'}, {shapes_text(row.shapes)}"
+    what = f"{row.operator} {mode}, {row.form or 'no form'}, {row.inputs_text}"
     if summary is None:
         return f"{what}: {row.status.value}: {row.reason}"
     ends = ""

@@ -441,7 +441,7 @@ def _run(
     ranks, devices = trainer.options.rank.count, len(trainer.options.devices)
     options = replace(request.options, ranks=ranks, devices=devices, loss=trainer.loss.value)
     name, size = f"synthetic data (seed {request.data.seed})", loader.batches * options.effective_batch
-    synthetic = DatasetIdentity(SYNTHETIC, name, None, None, size)
+    synthetic = DatasetIdentity.synthetic(name, size)
     identity = synthetic if sources.training is None else sources.training.identity
     effective = f" × {ranks * devices}" if ranks * devices > 1 else ""
     work = f"training, batch {options.batch_size}{effective}, {options.precision}, {options.optimizer}"

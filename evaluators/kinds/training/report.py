@@ -6,7 +6,6 @@ one training as rows of text.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Iterator, Sequence
 from typing import ClassVar, TypeAlias
 
@@ -22,6 +21,7 @@ from inferometer.evaluators.reports.base import (
     Column,
     Report,
     Row,
+    cut_percent,
     describe,
     in_ms,
     in_us,
@@ -343,11 +343,6 @@ class StrongScalingReport(_ScalingReport):
 def devices_of(evaluation: Evaluation[TrainingMeasurement]) -> int:
     """Returns the number of devices over all ranks."""
     return evaluation.measurement.options.devices * evaluation.measurement.options.ranks
-
-
-def cut_percent(percent: float) -> float:
-    """Returns a percentage of at most 100, truncated to two decimals: 90.909… becomes 90.9."""
-    return min(100.0, math.floor(round(100 * percent, 6)) / 100)
 
 
 def _mean_ns(evaluation: Evaluation[TrainingMeasurement]) -> float:

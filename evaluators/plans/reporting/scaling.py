@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from enum import Enum
 
 from inferometer.evaluators.drawing.charts import Drawing, Label, PointChart, Series
-from inferometer.evaluators.kinds.training.report import cut_percent
 from inferometer.evaluators.plans.reporting.cases import Case, Figure, inverse, ratio, scaled
 from inferometer.evaluators.plans.reporting.tables import (
     DOUBTS,
@@ -33,7 +32,7 @@ from inferometer.evaluators.plans.reporting.tables import (
     telling,
     value_columns,
 )
-from inferometer.evaluators.reports.base import Column, Row, Value
+from inferometer.evaluators.reports.base import Column, Row, Value, cut_percent
 from inferometer.manifests.errors import ConfigurationError
 
 COUNTED = ("devices", "num_gpus", "gpus", "ranks", "num_ranks", "threads", "cell.cores", "replicas")

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from inferometer.agent.tracing.recorder import TraceLevel
-from inferometer.evaluators.evaluation import Evaluation, Status
+from inferometer.evaluators.evaluation import Evaluation, Status, processes_of
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement
 from inferometer.evaluators.kinds.batches.run import DatasetRun
-from inferometer.evaluators.kinds.summary import process_groups, processes_of
+from inferometer.evaluators.kinds.summary import process_groups
 from inferometer.evaluators.statistics import (
     autocorrelation_time,
     batches_for_interval,
