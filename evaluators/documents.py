@@ -17,9 +17,10 @@ manifest's attributes, may contain something that a database changes or refuses:
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 _SPECIAL = re.compile(r"[%.$\0]|^_")
 _STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True)
 _Record = TypeVar("_Record", bound="DataclassInstance")
+_adapter = cache(TypeAdapter)
 _INT64 = range(-(2**63), 2**63)
 
 
@@ -84,6 +86,19 @@ def fields_of(record: Any) -> dict[str, Any]:
     return {field.name: storable(getattr(record, field.name)) for field in fields(record)}
 
 
+def record(kind: type[_Record], stored: Any) -> _Record:
+    """Returns the instance of a dataclass of plain values and records that ``storable`` made a dict.
+
+    Raises:
+        TypeError: A field does not match its annotation, or is missing; the message names it.
+    """
+    try:
+        found: _Record = _adapter(kind).validate_json(json.dumps(restored(stored)), strict=True)
+        return found
+    except ValidationError as error:
+        raise _wrong(error) from error
+
+
 def checked(record: _Record) -> _Record:
     """Returns an instance of a dataclass after checking that its fields match their annotations.
 
@@ -96,11 +111,17 @@ def checked(record: _Record) -> _Record:
     try:
         types.validate_python(tuple(getattr(record, name) for name in names))
     except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False)[0]
-        place, *inside = found["loc"]
-        where = ".".join(map(str, (names[int(place)], *inside)))
-        raise TypeError(f"{where} is {type(found['input']).__name__}") from error
+        raise _wrong(error, names) from error
     return record
+
+
+def _wrong(error: ValidationError, names: Sequence[str] = ()) -> TypeError:
+    """Returns the error for the first value that does not match; ``names`` are those of the first places."""
+    found = error.errors(include_url=False, include_context=False)[0]
+    place, *inside = found["loc"] or ("it",)
+    where = ".".join(map(str, (names[int(place)] if names else place, *inside)))
+    what = "missing" if found["type"] == "missing" else type(found["input"]).__name__
+    return TypeError(f"{where} is {what}")
 
 
 @cache
@@ -146,6 +167,41 @@ SPANS = "span"
 """The collection of trace spans, for evaluations of every kind."""
 SAMPLE_IDS = "dataset_sample"
 """The collection of sample ids, for evaluations of any kind over some of a dataset's samples."""
+
+
+VALUES_PER_DOCUMENT = 20_000
+"""The maximum length of a column in a document, far below 16 MB, the size limit of a MongoDB document."""
+
+
+def column_part(stretches: Sequence[tuple[Document, Mapping[str, NDArray[Any]]]]) -> Part:
+    """Returns the documents of columns, cut into pieces; each piece has the other values of its stretch."""
+    pieces = [
+        (own, columns, slice(at, at + VALUES_PER_DOCUMENT))
+        for own, columns in stretches
+        for at in range(0, len(next(iter(columns.values()))), VALUES_PER_DOCUMENT)
+    ]
+
+    def documents() -> Iterator[Document]:
+        for own, columns, piece in pieces:
+            yield own | {name: _listed(column[piece]) for name, column in columns.items()}
+
+    return Part(len(pieces), documents())
+
+
+def columns_of(documents: Sequence[Stored], names: Iterable[str], count: int, what: str) -> dict[str, Any]:
+    """Returns the columns, int64, that ``column_part`` cut; raises ValueError unless all have the length."""
+    columns = {name: joined(each[name] for each in documents) for name in names}
+    lengths = {len(column) for column in columns.values()}
+    if len(lengths) != 1:
+        raise ValueError(f"the columns of its {what} differ in length")
+    if lengths != {count}:
+        raise ValueError(f"{lengths.pop()} of its {count} {what} are present")
+    return columns
+
+
+def _listed(column: NDArray[Any]) -> list[Any]:
+    values: list[Any] = column.tolist()
+    return values if column.dtype.kind == "i" else [storable(value) for value in values]
 
 
 def joined(parts: Iterable[Sequence[int]]) -> NDArray[np.int64]:

@@ -3,7 +3,7 @@
 | collection | documents |
 |---|---|
 | ``evaluation`` | one per evaluation: the envelope, and the small values of its measurement |
-| ``performance`` | the raw times of batches, at most ``BATCHES_PER_DOCUMENT`` per document |
+| ``performance`` | the raw times of batches, at most ``VALUES_PER_DOCUMENT`` per document |
 | ``model_accuracy`` | one per evaluation with an accuracy |
 | ``input_failure`` | the failed inputs, many per document |
 | ``input_prediction`` | one per input, with its best classes or columns; more for large columns |
@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from inferometer.agent.hardware.environment import Device, DeviceKind, Environment, Gpu, Precision, Weights
+from inferometer.agent.hardware.environment import Device, Environment, Precision, Weights
 from inferometer.agent.inference.stages import SystemDescription
 from inferometer.agent.tracing.recorder import (
     COLUMNS,
@@ -46,7 +46,7 @@ from inferometer.agent.tracing.recorder import (
     SpanRole,
     TraceLevel,
 )
-from inferometer.evaluators.conditions.conditions import Conditions, HostConditions, Spread, Stability
+from inferometer.evaluators.conditions.conditions import Conditions
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.documents import (
     SAMPLE_IDS,
@@ -56,6 +56,7 @@ from inferometer.evaluators.documents import (
     Stored,
     checked,
     fields_of,
+    record,
     restored,
     storable,
     storable_text,
@@ -66,29 +67,6 @@ from inferometer.evaluators.store import documents_v1
 from inferometer.evaluators.store.documents_v1 import present_key
 from inferometer.manifests.errors import ConfigurationError, StoreError, one_line, printable
 from inferometer.manifests.schema import ModelManifest
-
-_SPREADS = ("frequency_mhz", "gpu_clock_mhz")
-
-
-def _conditions(document: Any) -> Conditions | None:
-    """Returns the conditions from a document; None for a document of an earlier version, which has none."""
-    if document is None:
-        return None
-    known = restored(document)
-    return checked(
-        Conditions(
-            stability=Stability(known["stability"]),
-            reasons=tuple(map(str, known["reasons"])),
-            note=known["note"],
-            hosts=tuple(_host(host) for host in known["hosts"]),
-        )
-    )
-
-
-def _host(document: dict[str, Any]) -> HostConditions:
-    spreads = {name: document[name] for name in _SPREADS}
-    known = {name: None if each is None else checked(Spread(**each)) for name, each in spreads.items()}
-    return checked(HostConditions(**document | known))
 
 
 def span_documents(chunks: Sequence[SpanChunk]) -> Iterator[Document]:
@@ -372,16 +350,14 @@ def _evaluation_document(evaluation: Evaluation) -> Document:
 
 
 def _evaluation(head: Stored, parts: Mapping[str, Sequence[Stored]]) -> Evaluation:
-    environment, system, trace = (restored(head.get(name)) for name in ("environment", "system", "trace"))
+    system, trace, conditions = restored(head["system"]), head.get("trace"), head.get("conditions")
     manifest = ModelManifest.model_validate(restored(head["model"]))
     measurement: Any = find_kind(head["kind"]).from_documents(head, parts)
     described = checked(
         SystemDescription(
             manifest=manifest,
-            device=checked(Device(DeviceKind(head["device"]["kind"]), int(head["device"]["index"]))),
-            environment=checked(
-                Environment(**environment | {"gpus": tuple(checked(Gpu(**g)) for g in environment["gpus"])})
-            ),
+            device=record(Device, head["device"]),
+            environment=record(Environment, head["environment"]),
             **system
             | {
                 "weights": Weights(system.get("weights", Weights.PRETRAINED)),
@@ -397,10 +373,10 @@ def _evaluation(head: Stored, parts: Mapping[str, Sequence[Stored]]) -> Evaluati
         dataset=_dataset(head, parts),
         measurement=checked(measurement),
         trace_level=TraceLevel[head["trace_level"]],
-        trace=None if trace is None else checked(TraceSummary(**trace | {"notes": tuple(trace["notes"])})),
+        trace=None if trace is None else record(TraceSummary, trace),
         spans=tuple(map(chunk_from_document, parts[SPANS])),
         group_id=head.get("group_id"),
-        conditions=_conditions(head.get("conditions")),
+        conditions=None if conditions is None else record(Conditions, conditions),
         process=None if head.get("process") is None else int(head["process"]),
     )
 

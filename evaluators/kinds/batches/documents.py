@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.inference.stages import InputFailure, Stage
+from inferometer.agent.inference.stages import InputFailure
 from inferometer.agent.tasks.predictions import Classifications, Predictions
 from inferometer.agent.tasks.registry import PREDICTIONS
 from inferometer.evaluators.documents import (
@@ -29,8 +29,10 @@ from inferometer.evaluators.documents import (
     Part,
     Stored,
     checked,
+    column_part,
+    columns_of,
     fields_of,
-    joined,
+    record,
     restored,
     storable,
     storable_text,
@@ -38,7 +40,7 @@ from inferometer.evaluators.documents import (
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.batches.measurement import BatchMeasurement, BatchTimes, InputPrediction
 from inferometer.evaluators.kinds.batches.request import BatchOptions
-from inferometer.evaluators.tasks.metric import Accuracy, Score, ScoreInterval, TaskResult
+from inferometer.evaluators.tasks.metric import Accuracy, Score, TaskResult
 from inferometer.manifests.errors import ConfigurationError
 
 PIECE_BYTES = 1_500_000
@@ -185,7 +187,7 @@ def task_result_documents(result: TaskResult | None) -> list[Document]:
         "task": storable_text(result.task),
         "definition": storable_text(result.definition),
         "samples": result.samples,
-        "scores": [_score_document(score) for score in result.scores],
+        "scores": list(map(fields_of, result.scores)),
     }
     return pieces
 
@@ -202,29 +204,10 @@ def task_result_from_documents(documents: Sequence[Stored]) -> TaskResult | None
     details = json.loads("".join(each["details"] for each in documents))
     if not isinstance(details, dict):
         raise TypeError("the details of its task are not an object")
-    scores = tuple(map(_score, head["scores"]))
+    scores = tuple(record(Score, score) for score in head["scores"])
     return checked(TaskResult(head["task"], head["definition"], int(head["samples"]), scores, details))
 
 
-def _score_document(score: Score) -> Document:
-    interval = None if score.interval is None else [storable(float(end)) for end in score.interval]
-    return {
-        "name": storable_text(score.name),
-        "value": None if score.value is None else storable(float(score.value)),
-        "interval": interval,
-        "unit": storable_text(score.unit),
-        "is_count": score.is_count,
-    }
-
-
-def _score(document: Stored) -> Score:
-    value, interval = restored(document["value"]), document["interval"]
-    ends = None if interval is None else ScoreInterval(*(float(restored(end)) for end in interval))
-    known = None if value is None else float(value)
-    return checked(Score(document["name"], known, ends, document["unit"], document.get("is_count", False)))
-
-
-BATCHES_PER_DOCUMENT = 20_000
 _FAILURE_CHARACTERS_PER_DOCUMENT = 1_000_000
 _COUNTS = ("top_1_count", "top_5_count", "evaluated_count")
 _TIMES = tuple(field.name for field in fields(BatchTimes))
@@ -236,9 +219,6 @@ class BatchDocuments:
     def to_documents(self, evaluation: Evaluation[BatchMeasurement], save_id: str) -> Documents:
         """Returns the documents of the measurement."""
         measured = evaluation.measurement
-        starts = range(0, len(measured.times.sizes), BATCHES_PER_DOCUMENT)
-        pieces = [slice(start, start + BATCHES_PER_DOCUMENT) for start in starts]
-        times = [{n: getattr(measured.times, n)[piece].tolist() for n in _TIMES} for piece in pieces]
         accuracy = [accuracy_document(measured.accuracy)] if measured.accuracy else []
         failures = failure_documents(measured.failures)
         result = task_result_documents(measured.task_result)
@@ -250,7 +230,7 @@ class BatchDocuments:
             "model_accuracy_id": f"{save_id}/0" if accuracy else None,
         }
         return document, {
-            "performance": Part(len(times), times),
+            "performance": column_part([({}, {name: getattr(measured.times, name) for name in _TIMES})]),
             "model_accuracy": Part(len(accuracy), accuracy),
             "input_failure": Part(len(failures), failures),
             "input_prediction": prediction_part(measured.predictions, labels),
@@ -260,16 +240,10 @@ class BatchDocuments:
     def from_documents(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> BatchMeasurement:
         """Returns the measurement, with the predictions if the parts contain them."""
         stored = head["measurement"]
-        columns = {name: joined(each[name] for each in parts["performance"]) for name in _TIMES}
-        if len({len(column) for column in columns.values()}) != 1:
-            raise ValueError("the columns of its times differ in length")
-        if len(columns["sizes"]) != stored["batch_count"]:
-            raise ValueError(
-                f"the times of {len(columns['sizes'])} of its {stored['batch_count']} batches are present"
-            )
+        times = columns_of(parts["performance"], _TIMES, stored["batch_count"], "batches")
         return BatchMeasurement(
-            options=checked(BatchOptions(**restored(stored["options"]))),
-            times=BatchTimes(**columns),
+            options=record(BatchOptions, stored["options"]),
+            times=BatchTimes(**times),
             elapsed_ns=int(head["elapsed_ns"]),
             accuracy=accuracy_from_documents(parts, stored),
             failures=failures_from_documents(parts, stored),
@@ -309,9 +283,7 @@ def failures_from_documents(
 ) -> tuple[InputFailure, ...]:
     """Returns the failures stored in ``input_failure`` documents; raises ValueError if some are missing."""
     found = tuple(
-        checked(InputFailure(failure["input_id"], Stage(failure["stage"]), failure["message"]))
-        for each in parts["input_failure"]
-        for failure in each["failures"]
+        record(InputFailure, failure) for each in parts["input_failure"] for failure in each["failures"]
     )
     if len(found) != stored["failure_count"]:
         raise ValueError(f"{len(found)} of its {stored['failure_count']} failures are present")

@@ -13,7 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.inference.stages import InputFailure
-from inferometer.evaluators.documents import Documents, Part, Stored, checked, joined, restored, storable
+from inferometer.evaluators.documents import (
+    Documents,
+    Part,
+    Stored,
+    checked,
+    column_part,
+    columns_of,
+    restored,
+    storable,
+)
 from inferometer.evaluators.drawing.charts import (
     Chosen,
     Drawing,
@@ -169,7 +178,6 @@ class IngestionSummary(TimeFigures):
         )
 
 
-BATCHES_PER_DOCUMENT = 20_000
 _TIMES = tuple(field.name for field in fields(LoadTimes))
 _NUMBERS = ("batch_size", "num_warmup_batches", "epochs")
 _BYTES_PER_MB = 1_000_000
@@ -361,30 +369,24 @@ class IngestionKind(Kind[IngestionMeasurement]):
 
     def to_documents(self, evaluation: Evaluation[IngestionMeasurement], save_id: str) -> Documents:
         measured = evaluation.measurement
-        count = len(measured.times.whole_ns)
-        pieces = [slice(at, at + BATCHES_PER_DOCUMENT) for at in range(0, count, BATCHES_PER_DOCUMENT)]
-        times = [{n: getattr(measured.times, n)[piece].tolist() for n in _TIMES} for piece in pieces]
         failures = failure_documents(measured.failures)
         document = {
             **{name: getattr(measured, name) for name in _NUMBERS},
             "data": storable(measured.data.values),
-            "batch_count": count,
+            "batch_count": len(measured.times.whole_ns),
             "failure_count": len(measured.failures),
         }
         return document, {
-            "loaded_batch": Part(len(times), times),
+            "loaded_batch": column_part([({}, {name: getattr(measured.times, name) for name in _TIMES})]),
             "input_failure": Part(len(failures), failures),
         }
 
     def from_documents(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> IngestionMeasurement:
         stored = head["measurement"]
-        columns = {name: joined(each[name] for each in parts["loaded_batch"]) for name in _TIMES}
-        if {len(column) for column in columns.values()} != {int(stored["batch_count"])}:
-            raise ValueError(f"the times of its {stored['batch_count']} batches are not all present")
         return IngestionMeasurement(
             **{name: int(stored[name]) for name in _NUMBERS},
             data=checked(DataOptions.of(restored(stored["data"]))),
-            times=LoadTimes(**columns),
+            times=LoadTimes(**columns_of(parts["loaded_batch"], _TIMES, stored["batch_count"], "batches")),
             elapsed_ns=int(head["elapsed_ns"]),
             failures=failures_from_documents(parts, stored),
         )

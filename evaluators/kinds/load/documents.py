@@ -12,11 +12,12 @@ import numpy as np
 from inferometer.evaluators.documents import (
     Document,
     Documents,
-    Part,
     Stored,
     checked,
+    column_part,
+    columns_of,
     fields_of,
-    joined,
+    record,
     restored,
     storable,
 )
@@ -29,12 +30,10 @@ from inferometer.evaluators.kinds.load.measurement import (
     MlperfResult,
     RateAnswer,
     RateSearchMeasurement,
-    Scenario,
 )
 from inferometer.evaluators.load.queries import LATER_COLUMNS, QUERY_COLUMNS, LoadRun, Queries
 from inferometer.evaluators.load.server_statistics import ServerSeries
 
-QUERIES_PER_DOCUMENT = 20_000
 _MOST = 1e12
 _APART = {"queries", "reasons", "began_ns", "server"}
 _RUN = tuple(field.name for field in fields(LoadRun) if field.name not in _APART)
@@ -60,7 +59,9 @@ class RunsKind(Kind[M]):
         values = {name: getattr(evaluation.measurement, name) for name in self._names()}
         given = [values[name] for name in values if name in _RUNS]
         runs = [run for each in given for run in ([each] if isinstance(each, LoadRun) else each)]
-        return {name: _written(value) for name, value in values.items()}, {"load_query": queries_part(runs)}
+        queries = [({"run": number}, run.queries) for number, run in enumerate(runs)]
+        part = column_part([(own, {n: getattr(each, n) for n in QUERY_COLUMNS}) for own, each in queries])
+        return {name: _written(value) for name, value in values.items()}, {"load_query": part}
 
     def from_documents(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> M:
         """Returns the measurement; raises KeyError, TypeError or ValueError if the documents are damaged."""
@@ -128,21 +129,6 @@ def _series(stored: Any) -> ServerSeries:
     return checked(ServerSeries(**given | times | {"figures": figures}))
 
 
-def queries_part(runs: Sequence[LoadRun]) -> Part:
-    """Returns the documents with the queries of several runs, each with the number of its run."""
-    pieces = [
-        (number, run.queries, slice(start, start + QUERIES_PER_DOCUMENT))
-        for number, run in enumerate(runs)
-        for start in range(0, len(run.queries), QUERIES_PER_DOCUMENT)
-    ]
-
-    def documents() -> Iterator[Document]:
-        for number, queries, piece in pieces:
-            yield {"run": number} | {n: getattr(queries, n)[piece].tolist() for n in QUERY_COLUMNS}
-
-    return Part(len(pieces), documents())
-
-
 def options_document(options: LoadOptions) -> Document:
     """Returns the options as a document; without what earlier versions lack, if it has its default."""
     document = fields_of(options)
@@ -155,9 +141,7 @@ def options_document(options: LoadOptions) -> Document:
 
 def options_of(stored: Any) -> LoadOptions:
     """Returns the options stored in a document; raises KeyError, TypeError or ValueError if it is damaged."""
-    given = restored(stored)
-    scenario = given.get("scenario")
-    options = checked(LoadOptions(**given | {"scenario": Scenario(scenario) if scenario else None}))
+    options = record(LoadOptions, stored)
     if not 0 < options.percentile <= 100:
         raise ValueError(f"its percentile is {options.percentile}")
     if not all(map(_plausible, (options.latency_bound_ms, options.timeout_ms))):
@@ -176,9 +160,7 @@ def run_of(stored: Stored, documents: Sequence[Stored]) -> LoadRun:
         for name in QUERY_COLUMNS
         if name not in LATER_COLUMNS or all(name in document for document in documents)
     ]
-    columns = {name: joined(document[name] for document in documents) for name in known}
-    if {len(column) for column in columns.values()} != {int(stored["query_count"])}:
-        raise ValueError(f"not all of the {stored['query_count']} queries of a run are present")
+    columns = columns_of(documents, known, stored["query_count"], "queries of a run")
     run = LoadRun(
         **{name: restored(stored[name]) for name in _RUN},
         reasons={str(restored(reason)): int(count) for reason, count in _pairs(stored["reasons"])},

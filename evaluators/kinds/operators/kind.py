@@ -22,6 +22,7 @@ from inferometer.evaluators.documents import (
     checked,
     fields_of,
     joined,
+    record,
     restored,
     storable,
 )
@@ -51,7 +52,7 @@ from inferometer.evaluators.kinds.operators.measurement import (
     RowStatus,
     Stop,
 )
-from inferometer.evaluators.kinds.operators.options import Cache, Mode, OperatorOptions
+from inferometer.evaluators.kinds.operators.options import Mode, OperatorOptions
 from inferometer.evaluators.kinds.operators.report import OperatorsReport, operator_lines
 from inferometer.evaluators.reports.base import Row
 
@@ -89,7 +90,7 @@ def row_from_document(document: Stored) -> OperatorRow:
                 "stop": None if plain["stop"] is None else Stop(plain["stop"]),
                 "shapes": {restored(each["input"]): _shape(each["shape"]) for each in document["shapes"]},
                 "parameters": {k: _parameter(v) for k, v in restored(document["parameters"]).items()},
-                "correctness": checked(Correctness(**restored(document["correctness"]))),
+                "correctness": record(Correctness, document["correctness"]),
                 "times_ns": joined([document["times_ns"]]),
             }
         )
@@ -354,11 +355,10 @@ class OperatorsKind(Kind[OperatorMeasurement]):
         rows = tuple(map(row_from_document, parts["operator_row"]))
         if len(rows) != stored["row_count"]:
             raise ValueError(f"{len(rows)} of its {stored['row_count']} rows are present")
-        options = restored(stored["options"])
         return OperatorMeasurement(
             rows=rows,
-            options=checked(OperatorOptions(**options | {"cache": Cache(options["cache"])})),
-            peak=None if stored["peak"] is None else checked(MachinePeak(**restored(stored["peak"]))),
+            options=record(OperatorOptions, stored["options"]),
+            peak=None if stored["peak"] is None else record(MachinePeak, stored["peak"]),
             elapsed_ns=int(head["elapsed_ns"]),
         )
 

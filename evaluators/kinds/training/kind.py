@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 
 from inferometer.agent.hardware.environment import DeviceKind, Precision, Weights
 from inferometer.evaluators.documents import (
-    Document,
     Documents,
     Part,
     Stored,
     checked,
+    column_part,
+    columns_of,
     fields_of,
-    joined,
+    record,
     restored,
     storable,
 )
@@ -72,7 +73,6 @@ from inferometer.evaluators.loading.options import DataOptions
 from inferometer.evaluators.reports.base import Row
 from inferometer.evaluators.verdict import RunTimes
 
-STEPS_PER_DOCUMENT = 20_000
 _STEPS = ("samples", "wait_ns", "copy_ns", "compute_ns", "whole_ns")
 _PARTS = ("forward_ns", "backward_ns", "communicate_ns", "update_ns")
 _TOLD = (
@@ -82,33 +82,23 @@ _TOLD = (
 """The options that a comparison describes in words among its conditions, or that may differ in it."""
 
 
-def _columns(columns: Mapping[str, NDArray[np.generic]]) -> list[Document]:
-    """Returns one document for each stretch of each rank; ``columns`` have the shape (ranks, length)."""
-    ranks, length = next(iter(columns.values())).shape
-    return [
-        {"rank": rank}
-        | {
-            name: storable(each[rank, at : at + STEPS_PER_DOCUMENT].tolist())
-            for name, each in columns.items()
-        }
-        for rank in range(ranks)
-        for at in range(0, length, STEPS_PER_DOCUMENT)
-    ]
+def _columns(columns: Mapping[str, NDArray[np.generic]]) -> Part:
+    """Returns the documents of columns of shape (ranks, length)."""
+    ranks = len(next(iter(columns.values())))
+    return column_part(
+        [({"rank": rank}, {name: each[rank] for name, each in columns.items()}) for rank in range(ranks)]
+    )
 
 
 def _rows(
     documents: Sequence[Stored], names: Sequence[str], ranks: int, length: int
 ) -> dict[str, NDArray[np.int64]]:
     """Returns the columns by name, int64, of shape (ranks, length)."""
-    found = {
-        name: np.stack(
-            [joined(each[name] for each in documents if each["rank"] == rank) for rank in range(ranks)]
-        )
-        for name in names
-    }
-    if any(each.shape != (ranks, length) for each in found.values()):
-        raise ValueError(f"the times of its {length} steps are not all present")
-    return found
+    of_ranks = [
+        columns_of([each for each in documents if each["rank"] == rank], names, length, "steps")
+        for rank in range(ranks)
+    ]
+    return {name: np.stack([each[name] for each in of_ranks]) for name in names}
 
 
 def _losses(documents: Sequence[Stored], ranks: int) -> Iterator[list[float]]:
@@ -240,6 +230,7 @@ class TrainingKind(Kind[TrainingMeasurement]):
         measured = evaluation.measurement
         times, ranks = measured.times, len(measured.losses)
         accuracy = [accuracy_document(measured.accuracy)] if measured.accuracy else []
+        failures = failure_documents(measured.failures)
         document = {
             "options": fields_of(measured.options),
             "data": storable(measured.data.values),
@@ -253,18 +244,17 @@ class TrainingKind(Kind[TrainingMeasurement]):
             "model_accuracy_id": f"{save_id}/0" if accuracy else None,
         }
         places = np.broadcast_to(times.parts_at, (ranks, len(times.parts_at)))
-        every = {
+        return document, {
             "training_step": _columns({name: getattr(times, name) for name in _STEPS}),
             "training_part": _columns({"step": places} | {name: getattr(times, name) for name in _PARTS}),
             "training_loss": _columns({"loss": measured.losses}),
-            "model_accuracy": accuracy,
-            "input_failure": failure_documents(measured.failures),
+            "model_accuracy": Part(len(accuracy), accuracy),
+            "input_failure": Part(len(failures), failures),
         }
-        return document, {name: Part(len(documents), documents) for name, documents in every.items()}
 
     def from_documents(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> TrainingMeasurement:
         stored = head["measurement"]
-        ranks, options = int(stored["rank_count"]), checked(TrainingOptions(**restored(stored["options"])))
+        ranks, options = int(stored["rank_count"]), record(TrainingOptions, stored["options"])
         if ranks != len({each["rank"] for each in parts["training_loss"]}):
             raise ValueError(f"the losses of its {ranks} ranks are not all present")
         steps = _rows(parts["training_step"], _STEPS, ranks, stored["step_count"])

@@ -21,9 +21,8 @@ from inferometer.agent.hardware.environment import Precision
 from inferometer.agent.inference.stages import InputFailure, Stage
 from inferometer.agent.tasks.predictions import Classifications
 from inferometer.agent.tracing.recorder import TraceLevel
-from inferometer.evaluators.documents import restored, storable
+from inferometer.evaluators.documents import VALUES_PER_DOCUMENT, restored, storable
 from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.kinds.batches.documents import BATCHES_PER_DOCUMENT
 from inferometer.evaluators.kinds.batches.measurement import BatchTimes, InputPrediction
 from inferometer.evaluators.kinds.batches.request import BatchOptions
 from inferometer.evaluators.store.documents import (
@@ -153,7 +152,7 @@ def test_values_that_no_database_keeps_are_kept_nevertheless() -> None:
 
 def test_no_document_nears_the_limit_of_mongodb() -> None:
     failures = tuple(InputFailure(f"{i}", Stage.READ, "x" * 50_000) for i in range(400))
-    evaluation = make_evaluation(times=make_batches(3 * BATCHES_PER_DOCUMENT + 1), failures=failures)
+    evaluation = make_evaluation(times=make_batches(3 * VALUES_PER_DOCUMENT + 1), failures=failures)
     documents = to_documents(evaluation, "s")
     parts = {name: list(part) for name, part in documents.parts.items()}
     every = [documents.evaluation, *parts["performance"], *parts["input_failure"]]
