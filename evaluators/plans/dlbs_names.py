@@ -6,10 +6,13 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from inferometer.evaluators.plans.cell_command import IMAGE, LAUNCHER, LIBRARIES, OF_CELL, VARIABLE
-from inferometer.evaluators.plans.cells import NODES, referred_in, with_references
+import yaml
+
+from inferometer.evaluators.plans.cell_command import IMAGE, LIBRARIES, OF_CELL, VARIABLE
+from inferometer.evaluators.plans.cells import referred_in, with_references
 from inferometer.evaluators.plans.plan import Plan, items_of
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
@@ -57,104 +60,14 @@ class Name(NamedTuple):
     instead: str = ""
 
 
-_COMPUTED = "DLBS computes it; evaluations here record the actual value"
-_CONTAINER = Name(reason="how a container starts belongs to the software of a plan")
-_MONITOR = Name(reason="whether a monitor samples is set where the plan is run")
-_PROGRAM = Name(reason="agent bench is the program that runs")
-_RANKS = f"the ranks of a cell with {NODES} do not need it"
-_SUM = "only bench training adds gradients up"
-_BUILD = "name another build with cell.software, or set cell.env."
-_UNREAD = (
-    *("proj", "framework_id", "framework_title", "framework_ver", "framework_commit", "model_title"),
-    *("data_store", "device_title", "cuda", "cudnn", "node_id", "node_nic"),
-)
-_OF_EACH_FRAMEWORK: Mapping[str, Name] = {
-    "launcher": _PROGRAM,
-    "args": Name(reason="options of agent bench are parameters of the plan"),
-    "bench_path": _PROGRAM,
-    "docker_args": _CONTAINER,
-    "host_libpath": Name(LIBRARIES),
-    "host_python_path": Name(reason=f"{_BUILD}PYTHONPATH"),
-    "host_path": Name(reason=f"{_BUILD}PATH"),
-    "nvidia_layers": Name(reason="it requires NVIDIA's build of MXNet", default=False),
-    "use_dali": Name(reason="NVIDIA's DALI is not supported", default=False),
-    "scheduler": Name(reason="agent bench starts the scheduler itself", default=False),
-    "cudnn_fastest": Name(reason="cudnn_benchmark includes it", default=False),
-    "data_loader_only": Name(reason="bench ingestion only loads data", default=False),
-    "rendezvous": Name(reason=_RANKS),
-    "distributed_rank": Name(reason=_RANKS),
-    "distributed_rendezvous": Name(reason=_RANKS),
-    "env": Name(instead=f"set {VARIABLE}NAME in an extension for the framework"),
-}
-TABLE: Mapping[str, Name] = {
-    FRAMEWORK: Name("framework_name"),
-    FAMILY: Name(default=f"${{{FRAMEWORK}}}"),
-    "exp.model": Name("model_name"),
-    "exp.model_opts": Name("model_opts"),
-    "exp.replica_batch": Name("batch_size", default=16),
-    "exp.num_batches": Name("num_batches", default=100),
-    "exp.num_warmup_batches": Name("num_warmup_batches", default=1),
-    PHASE: Name(default="training", instead="the command of the plan determines it"),
-    "exp.dtype": Name("dtype", default="float32"),
-    "exp.device_type": Name("device", default="$('gpu' if ${exp.num_gpus} else 'cpu')$"),
-    "exp.gpus": Name("gpus", default="0"),
-    "exp.num_gpus": Name("num_gpus", default="$(${exp.num_local_gpus} * ${exp.num_nodes})$"),
-    "exp.num_local_gpus": Name(
-        "num_gpus", default="$(len('${exp.gpus}'.replace(':', ',').replace(',', ' ').split()))$"
-    ),
-    "exp.data_dir": Name("data_dir"),
-    "exp.docker_image": Name(IMAGE),
-    "runtime.launcher": Name(LAUNCHER),
-    "exp.num_nodes": Name(NODES, default=1),
-    DOCKER: Name(default=True, instead="cell.container names the image; null means no container"),
-    STATUS: Name(default="ok"),
-    RERUN: Name(default="never", instead="--rerun determines it"),
-    TRIAL: Name(instead="repeat in the plan sets how often a cell runs"),
-    VAR_ORDER: Name(instead="var_order in the plan determines it"),
-    "exp.log_file": Name(reason="a plan names the folder and the log of each run itself"),
-    "exp.id": Name(reason="each evaluation gets an id of its own"),
-    "exp.status_msg": Name(reason="the journal of a plan records why runs failed", default=""),
-    "exp.effective_batch": Name(reason=_COMPUTED, default="$(${exp.num_replicas} * ${exp.replica_batch})$"),
-    "exp.num_replicas": Name(reason=_COMPUTED, default="$(${exp.num_local_replicas} * ${exp.num_nodes})$"),
-    "exp.num_local_replicas": Name(
-        reason=_COMPUTED,
-        default="$(len('${exp.gpus}'.replace(',', ' ').split()) if '${exp.device_type}' == 'gpu' else 1)$",
-    ),
-    "exp.data": Name(
-        reason="data is synthetic unless data_dir names a dataset",
-        default="$('real' if '${exp.data_dir}' else 'synthetic')$",
-    ),
-    "exp.use_tensor_core": Name(reason="the framework decides by dtype", default=True),
-    "exp.sys_info": Name(reason="each evaluation records the host and its conditions"),
-    "exp.ignore_past_errors": Name(reason="batch_option sets what is left out once memory has run out"),
-    "exp.docker_args": _CONTAINER,
-    "exp.docker_launcher": _CONTAINER,
-    "exp.exp_path": Name(reason="a plan names the folder of each run itself"),
-    **{f"monitor.{n}": _MONITOR for n in ("frequency", "launcher", "timeseries", "pid_folder")},
-    "monitor.backend_pid_folder": _MONITOR,
-    "runtime.cuda_cache": Name(reason="set cell.env.CUDA_CACHE_PATH"),
-    "runtime.visible_gpus": Name(reason="gpus determines it"),
-    "runtime.python": Name(reason="cell.software determines the interpreter"),
-    **{f"exp.{each}": Name(default=None if each == "framework_id" else "") for each in _UNREAD},
-    **{f"runtime.EXPORT_CUDA_{each}": Name() for each in ("VISIBLE_DEVICES", "CACHE_PATH")},
-    "mxnet.data_dir": Name("data_dir", default=""),
-    "mxnet.cudnn_autotune": Name("cudnn_benchmark", default=True),
-    "mxnet.input_layout": Name("input_layout", default=""),
-    "mxnet.model_layout": Name("model_layout", default=""),
-    "mxnet.workspace": Name("workspace", default=1024),
-    "mxnet.preprocess_threads": Name("num_loader_threads", default=4),
-    "mxnet.prefetch_buffer": Name("prefetch", default=10),
-    "mxnet.kv_store": Name("kv_store", _SUM, "device"),
-    "mxnet.docker_image": Name(IMAGE),
-    "pytorch.data_dir": Name("data_dir", default=""),
-    "pytorch.cudnn_benchmark": Name("cudnn_benchmark", default=True),
-    "pytorch.data_backend": Name("data_backend", default="caffe_lmdb"),
-    "pytorch.data_shuffle": Name("data_shuffle", default=False),
-    "pytorch.num_loader_threads": Name("num_loader_threads", default=4),
-    "pytorch.docker_image": Name(IMAGE),
-    "pytorch.kv_store": Name(reason=_SUM),
-    **{f"{of}.{name}": each for of in FRAMEWORKS for name, each in _OF_EACH_FRAMEWORK.items()},
-}
+def _table() -> Iterator[tuple[str, Name]]:
+    given = yaml.safe_load(Path(__file__).with_name("dlbs.yml").read_text(encoding="utf-8"))
+    yield from ((name, Name(**fields)) for name, fields in given["parameters"].items())
+    for name, fields in given["of_each_framework"].items():
+        yield from ((f"{framework}.{name}", Name(**fields)) for framework in FRAMEWORKS)
+
+
+TABLE: Mapping[str, Name] = dict(_table())
 """The parameters of DLBS, except those of unsupported frameworks."""
 NAMES = {name: each.ours for name, each in TABLE.items() if each.ours and not name.startswith(FRAMEWORKS)}
 """Our names for the parameters that all frameworks share."""
