@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
 from inferometer.agent.artifacts.downloads import check_file
 from inferometer.agent.artifacts.files import ArtifactCache
 from inferometer.manifests.errors import ArtifactError, UnknownDatasetError, explained
@@ -33,43 +35,8 @@ class PublishedDataset:
     license: str
 
 
-_MNIST_PATHS = {"training": "train-images-idx3-ubyte.gz", "validation": "t10k-images-idx3-ubyte.gz"}
-PUBLISHED = (
-    PublishedDataset(
-        name="cifar10",
-        base_url="https://www.cs.toronto.edu/~kriz",
-        files={"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"},
-        paths={"training": "cifar-10-binary.tar.gz", "validation": "cifar-10-binary.tar.gz/test_batch.bin"},
-        size_bytes=170_052_171,
-        license="none stated; cite Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009",
-    ),
-    PublishedDataset(
-        name="fashion_mnist",
-        base_url="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
-        files={
-            "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-            "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
-            "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
-            "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
-        },
-        paths=_MNIST_PATHS,
-        size_bytes=30_878_645,
-        license="MIT",
-    ),
-    PublishedDataset(
-        name="mnist",
-        base_url="https://ossci-datasets.s3.amazonaws.com/mnist",
-        files={
-            "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-            "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
-            "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
-            "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
-        },
-        paths=_MNIST_PATHS,
-        size_bytes=11_594_722,
-        license="CC BY-SA 3.0",
-    ),
-)
+_TABLE = yaml.safe_load(Path(__file__).with_name("published.yml").read_text(encoding="utf-8"))
+PUBLISHED = tuple(PublishedDataset(**each) for each in _TABLE)
 
 
 def find_published(name: str) -> PublishedDataset:
