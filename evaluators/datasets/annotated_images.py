@@ -176,29 +176,7 @@ def _decoding(what: str, path: Path) -> Iterator[None]:
 IMAGES, MASKS = "images", "masks"
 VOC_IMAGES, VOC_MASKS = "JPEGImages", "SegmentationClass"
 VOC_LISTS = Path("ImageSets", "Segmentation")
-VOC_CLASSES = (
-    "background",
-    "aeroplane",
-    "bicycle",
-    "bird",
-    "boat",
-    "bottle",
-    "bus",
-    "car",
-    "cat",
-    "chair",
-    "cow",
-    "diningtable",
-    "dog",
-    "horse",
-    "motorbike",
-    "person",
-    "pottedplant",
-    "sheep",
-    "sofa",
-    "train",
-    "tvmonitor",
-)
+_VOC_CLASSES = Path(__file__).with_name("voc_classes.txt")
 _IGNORED = 255
 _IGNORED_OF_16_BITS = 65535
 _BITS_OFFSET = 24
@@ -255,7 +233,7 @@ class VocSegmentationDataset(_ClassMapsDataset):
     def _open(self, path: Path) -> int:
         folder = path if path.is_dir() else path.parents[len(VOC_LISTS.parts)]
         listed = path / VOC_LISTS / "val.txt" if path.is_dir() else path
-        self._classes = read_class_names(folder / "classes.txt") or VOC_CLASSES
+        self._classes = read_class_names(folder / "classes.txt") or read_class_names(_VOC_CLASSES) or ()
         self._pairs = [_voc_pair(folder, stem, listed) for stem in _voc_names(folder, listed)]
         return len(self._pairs)
 

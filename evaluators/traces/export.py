@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -366,48 +367,8 @@ _LEAST_CHARACTERS = 2
 _SMALLEST_PX = 0.01  # zooming in can reveal a frame of this width
 _NS_PER_MS = 1e6
 _STYLE = ".flame g { cursor: pointer } .flame g:hover rect { stroke: #000000; stroke-width: 0.5 }"
-# A click on a frame zooms it to the width of the picture; a click on one of its ancestors zooms out.
-_SCRIPT = """
-(([WHOLE, MARGIN, CHARACTER, LEAST]) => {
-  const svg = document.currentScript.parentNode;
-  const note = svg.querySelector(".note");
-  const said = note.textContent + "; click a frame to zoom in, Esc to go back";
-  const frames = [...svg.querySelectorAll("g")].map(group => {
-    const rect = group.querySelector("rect"), title = group.querySelector("title").textContent;
-    const name = title.slice(0, title.lastIndexOf(": "));
-    const x = +rect.getAttribute("x"), width = +rect.getAttribute("width");
-    return {group, rect, title, name, x, width, label: group.querySelector("text")};
-  });
-  function zoom(x, width) {
-    const scale = WHOLE / width, edge = width / 1000;
-    for (const frame of frames) {
-      const seen = frame.x < x + width - edge && frame.x + frame.width > x + edge;
-      frame.group.style.display = seen ? "" : "none";
-      if (!seen) continue;
-      const left = Math.max(MARGIN, MARGIN + (frame.x - x) * scale);
-      const right = Math.min(MARGIN + WHOLE, MARGIN + (frame.x + frame.width - x) * scale);
-      frame.rect.setAttribute("x", left);
-      frame.rect.setAttribute("width", right - left);
-      const room = Math.floor((right - left - 4) / CHARACTER);
-      if (!frame.label && room < LEAST) continue;
-      if (!frame.label) {
-        frame.label = document.createElementNS(svg.namespaceURI, "text");
-        frame.label.setAttribute("y", +frame.rect.getAttribute("y") + 12);
-        frame.group.append(frame.label);
-      }
-      const cut = frame.name.length > room;
-      frame.label.textContent = room < LEAST ? "" : cut ? frame.name.slice(0, room - 1) + "…" : frame.name;
-      frame.label.setAttribute("x", left + 3);
-    }
-  }
-  for (const frame of frames) {
-    frame.group.addEventListener("click", () => zoom(frame.x, frame.width));
-    frame.group.addEventListener("mouseover", () => { note.textContent = frame.title; });
-    frame.group.addEventListener("mouseout", () => { note.textContent = said; });
-  }
-  document.addEventListener("keydown", event => { if (event.key === "Escape") zoom(MARGIN, WHOLE); });
-  note.textContent = said;
-})"""
+_SCRIPT = Path(__file__).with_name("flame.js")
+"""What zooms: a function of the sizes that the picture has."""
 
 
 def flame_graph_svg(spans: Spans, title: str) -> str:
@@ -430,7 +391,8 @@ def flame_graph_svg(spans: Spans, title: str) -> str:
         lines.append(f'<text x="{_MARGIN_PX}" y="34" fill="#555555" class="note">{note}</text>')
         lines += _drawn(top, _MARGIN_PX, 0, _WHOLE_PX / whole_ns, whole_ns)
         sizes = [_WHOLE_PX, _MARGIN_PX, _CHARACTER_PX, _LEAST_CHARACTERS]
-        lines.append(f"<script><![CDATA[{_SCRIPT}({sizes});\n]]></script>")
+        script = _SCRIPT.read_text(encoding="utf-8").rstrip()
+        lines.append(f"<script><![CDATA[\n{script}({sizes});\n]]></script>")
     else:
         lines.append(f'<text x="{_MARGIN_PX}" y="34" fill="#555555">no spans</text>')
     return "\n".join([*lines, "</svg>", ""])
