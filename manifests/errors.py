@@ -249,10 +249,17 @@ def explained(kind: type[InferometerError], what: str) -> Iterator[None]:
 
 
 def printable(text: str) -> str:
-    """Returns a text on one line, with unprintable characters such as line breaks and escapes spelled out."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    r"""Returns a text on one line, with unprintable characters such as line breaks and escapes spelled out.
+
+    A byte of a file's name that is not UTF-8, which Python has as a surrogate, becomes ``\xff``.
+    """
+    return text if text.isprintable() else "".join(map(_spelled, text))
+
+
+def _spelled(character: str) -> str:
+    if "\udc80" <= character <= "\udcff":
+        return f"\\x{ord(character) - 0xDC00:02x}"
+    return character if character.isprintable() else ascii(character)[1:-1]
 
 
 def one_line(text: object, most: int = 300) -> str:

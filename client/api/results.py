@@ -23,7 +23,7 @@ from typing_extensions import Self
 from inferometer.agent.tracing.recorder import SpanChunk
 from inferometer.client.api.invocation import library_invocation
 from inferometer.evaluators.comparing import job as job
-from inferometer.evaluators.comparing.comparison import Side, drawing_of
+from inferometer.evaluators.comparing.comparison import Side
 from inferometer.evaluators.conditions.conditions import Conditions
 from inferometer.evaluators.drawing.charts import MOST_EVALUATIONS, Drawing
 from inferometer.evaluators.drawing.writer import inline_svg
@@ -49,6 +49,7 @@ from inferometer.manifests.errors import ConfigurationError, StoreError, Unknown
 MOST_ROWS = 200
 """The maximum number of rows that a table shows."""
 _ID_CHARACTERS = 8
+_MOST_POINTS = 1000
 _LEFT = "text-align: left; padding-right: 1em"
 _RIGHT = "text-align: right; padding-right: 1em; font-variant-numeric: tabular-nums"
 
@@ -477,7 +478,10 @@ class Comparison(Rows):
 
     def _repr_html_(self) -> str:
         shown = super()._repr_html_() + lines(self._lines())
-        return with_drawing(shown, drawing_of(*self._sides))
+        a, b = self._sides
+        if len(a.evaluations) != 1 or len(b.evaluations) != 1 or a.kind is not b.kind:
+            return shown
+        return with_drawing(shown, a.kind.compared_drawing(*a.evaluations, *b.evaluations, _MOST_POINTS))
 
     def _lines(self) -> Sequence[str]:
         return (*self.notes, *self.undecided, self.conclusion)

@@ -21,7 +21,6 @@ from inferometer.evaluators.comparing.conditions import (
     differences,
     is_of_the_machine,
 )
-from inferometer.evaluators.drawing.charts import Drawing
 from inferometer.evaluators.evaluation import Evaluation, Status, processes_of
 from inferometer.evaluators.kinds.kind import Kind
 from inferometer.evaluators.kinds.load.measurement import Method, RateAnswer
@@ -46,7 +45,6 @@ from inferometer.manifests.errors import ConfigurationError
 
 DIFFERS = "differs: "
 """The prefix of a note that names a condition in which the sides differ."""
-_MOST_POINTS = 1000
 _QUESTION = {"load", "concurrency", "percentile", "latency bound"}
 """Conditions that two sides must share: if these differ, the figures answer different questions."""
 
@@ -169,13 +167,6 @@ def _unfit(evaluation: Evaluation) -> str:
     if evaluation.status is not Status.COMPLETE:
         return f"is {evaluation.status.value}: its figures cover only a part; leave it out"
     return kind_of(evaluation).unfit(evaluation.measurement)
-
-
-def drawing_of(a: Side, b: Side) -> Drawing | None:
-    """Returns the values of two sides as a picture; None unless each is one evaluation that has such."""
-    if len(a.evaluations) != 1 or len(b.evaluations) != 1 or a.kind is not b.kind:
-        return None
-    return a.kind.compared_drawing(a.evaluations[0], b.evaluations[0], _MOST_POINTS)
 
 
 def compare_rates(a: Sequence[RateAnswer], b: Sequence[RateAnswer], *, threshold: float) -> Ratio:

@@ -37,7 +37,6 @@ from inferometer.evaluators.datasets.files import (
     IMAGE_SUFFIXES,
     is_image,
     is_shown,
-    printable_name,
     read_class_names,
     read_image,
     reading,
@@ -74,9 +73,7 @@ class PairsDataset(StoredDataset):
     def sample(self, index: int) -> Sample:
         """Returns a sample; its image and truth are read later."""
         pair = self._pairs[index]
-        return Sample(
-            printable_name(pair.name), partial(read_image, pair.image), truth=self.truth(pair.truth)
-        )
+        return Sample(printable(pair.name), partial(read_image, pair.image), truth=self.truth(pair.truth))
 
     @abstractmethod
     def truth(self, path: Path) -> Callable[[], Truth]:
@@ -126,10 +123,10 @@ def paired(root: Path, images: str, truths: str) -> list[Pair]:
         raise DatasetError(f"{root / images}: holds no images")
     for stem, path in firsts.items():
         if stem not in seconds:
-            missing = f"{truths}/{printable_name(stem)}.*"
+            missing = f"{truths}/{printable(stem)}.*"
             raise DatasetError(f"{path}: there is no {missing}; each image requires its ground truth")
     if alone := sorted(seconds.keys() - firsts.keys()):
-        raise DatasetError(f"{seconds[alone[0]]}: there is no image {images}/{printable_name(alone[0])}.*")
+        raise DatasetError(f"{seconds[alone[0]]}: there is no image {images}/{printable(alone[0])}.*")
     return [
         Pair(path.relative_to(root / images).as_posix(), path, seconds[stem])
         for stem, path in sorted(firsts.items())
@@ -260,7 +257,7 @@ def _voc_names(folder: Path, listed: Path) -> list[str]:
 
 def _voc_pair(folder: Path, stem: str, listed: Path) -> Pair:
     if "/" in stem or stem.startswith("."):
-        raise DatasetError(f"{listed}: {printable_name(stem)} is not the name of an image")
+        raise DatasetError(f"{listed}: {printable(stem)} is not the name of an image")
     pair = Pair(f"{stem}.jpg", folder / VOC_IMAGES / f"{stem}.jpg", folder / VOC_MASKS / f"{stem}.png")
     for path in pair[1:]:
         if not path.exists():

@@ -28,12 +28,11 @@ from inferometer.evaluators.datasets.base import Sample, StoredDataset
 from inferometer.evaluators.datasets.files import (
     MAX_IMAGE_BYTES,
     RandomAccessFile,
-    printable_name,
     read_class_names,
     reading,
     too_large,
 )
-from inferometer.manifests.errors import DatasetError, InputError
+from inferometer.manifests.errors import DatasetError, InputError, printable
 
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _PAGE = struct.Struct("<QHHHH")
@@ -441,4 +440,4 @@ class LmdbDataset(StoredDataset):
         return f"{self._file.path}: record {index}, {self._key(index)}, at byte {place}: {what}"
 
     def _key(self, index: int) -> str:
-        return printable_name(self._entries.key(index).decode("utf-8", "surrogateescape"))
+        return printable(self._entries.key(index).decode("utf-8", "surrogateescape"))

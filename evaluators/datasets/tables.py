@@ -32,7 +32,6 @@ from inferometer.evaluators.datasets.files import (
     CSV_RULES,
     numbers,
     parse_json,
-    printable_name,
     read_image,
     read_whole,
     reading,
@@ -400,7 +399,7 @@ class ValuesTableDataset(StoredDataset):
     def sample(self, index: int) -> Sample:
         """Returns a sample; its image is read later."""
         file, truth = self._rows[index]
-        return Sample(printable_name(file), partial(read_image, self._folder / file), truth=truth)
+        return Sample(printable(file), partial(read_image, self._folder / file), truth=truth)
 
     def files(self) -> Iterator[Path]:
         """Returns the files of the images."""
