@@ -207,7 +207,7 @@ class Evaluation(Generic[M_co]):
     def profiled(self) -> bool:
         """Whether it ran under the framework's profiler, so that its latency is not the model's."""
         # the framework of a server is not known
-        return self.trace_level > TraceLevel.MODEL_TRACE and not self.system.device.is_remote
+        return self.trace_level > TraceLevel.MODEL_TRACE and not self.system.is_of_server
 
 
 def measures(evaluation: Evaluation, kind: type[M]) -> TypeGuard[Evaluation[M]]:

@@ -50,11 +50,6 @@ class Device:
         """Whether the device is a GPU."""
         return self.kind is DeviceKind.GPU
 
-    @property
-    def is_remote(self) -> bool:
-        """Whether the device is that of a server, which does not report it."""
-        return self.kind is DeviceKind.REMOTE
-
     def __str__(self) -> str:
         return f"gpu:{self.index}" if self.is_gpu else self.kind.value
 

@@ -21,7 +21,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.agent.hardware.environment import Device, Environment, Precision, Weights
+from inferometer.agent.hardware.environment import Device, DeviceKind, Environment, Precision, Weights
 from inferometer.agent.preprocessing.inputs import EncodedImage, Fetch, Input, Origin, Tensors, Url
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
 from inferometer.agent.tasks.predictions import OF_WHOLE_BATCH, Outputs, PredictedInputs, RawOutputs
@@ -171,6 +171,11 @@ class SystemDescription:
     def is_local(self) -> bool:
         """Whether the model runs in this process, and not on an agent."""
         return self.agent == LOCAL_AGENT
+
+    @property
+    def is_of_server(self) -> bool:
+        """Whether the model runs on a server, which does not report its device."""
+        return self.device.kind is DeviceKind.REMOTE
 
 
 class Postprocessor:

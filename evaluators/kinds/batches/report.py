@@ -333,7 +333,7 @@ def summary_rows(evaluation: Evaluation[BatchMeasurement]) -> tuple[tuple[str, s
         ("failures", str(len(evaluation.measurement.failures))),
         ("latency", _latency(latency, evaluation.measurement, _whose(evaluation))),
         *_precision_rows(evaluation.measurement, latency),
-        *(_WITH_NETWORK if evaluation.system.device.is_remote else ()),
+        *(_WITH_NETWORK if evaluation.system.is_of_server else ()),
         *(_PROFILED if evaluation.profiled else ()),
         ("throughput", _throughput(latency)),
     )
