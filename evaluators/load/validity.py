@@ -16,9 +16,9 @@ from inferometer.evaluators.load.queries import Outcome, Queries
 from inferometer.evaluators.statistics import PERCENTS, percentile_intervals
 
 NEGLIGIBLE_SHARE = 0.01
-"""The difference in latency that is negligible, as a fraction of the latency bound."""
+"""The difference in latency that is negligible, as a fraction of the latency bound or else of the latency."""
 NEGLIGIBLE_NS = 1_000_000
-"""The difference in latency that is negligible if there is no bound, in nanoseconds."""
+"""The difference in latency that is always negligible if there is no bound, in nanoseconds."""
 
 
 def negligible_ns(bound_ns: int | None) -> float:
@@ -57,6 +57,8 @@ def lag_in_percentiles(
         if found.low_ns is None and found.percent != judged:
             continue
         within_ns = 0.0 if found.low_ns is None else found.value_ns - found.low_ns
+        if bound_ns is None:
+            within_ns = max(within_ns, NEGLIGIBLE_SHARE * without.value_ns)
         if found.value_ns - without.value_ns > max(within_ns, negligible_ns(bound_ns)):
             values = f"{without.value_ns / 1e6:.3f} ms, not {found.value_ns / 1e6:.3f} ms"
             return text(f"p{found.percent:g} would be {values}")

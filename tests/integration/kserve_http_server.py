@@ -28,9 +28,18 @@ class _Requests(BaseHTTPRequestHandler):
     served: Served
     chunked = False
     closes = False
+    closes_silently = False
+    """Whether each connection is closed, without an announcement, when its second request comes."""
 
     def log_message(self, *_):
         pass
+
+    def handle_one_request(self):
+        if self.closes_silently and hasattr(self, "raw_requestline"):
+            self.rfile.peek(1)
+            self.close_connection = True
+        else:
+            super().handle_one_request()
 
     def _answer(self, status, value=None):
         content = b"" if value is None else json.dumps(value).encode()

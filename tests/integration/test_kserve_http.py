@@ -27,7 +27,9 @@ from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import AgentError, ConfigurationError
 
 FORMS = pytest.mark.parametrize(
-    "form", [{}, {"chunked": True}, {"closes": True}], ids=["kept", "chunks", "closed"]
+    "form",
+    [{}, {"chunked": True}, {"closes": True}, {"closes_silently": True}],
+    ids=["kept", "chunks", "closed", "closed silently"],
 )
 
 

@@ -1,10 +1,12 @@
-"""``agent measure generation`` beside guidellm and aiperf by turns, on a server with known times and on vLLM.
+"""``agent measure generation`` beside guidellm and aiperf by turns, with known times and on real servers.
 
 Both peers run in environments of their own: ``INFEROMETER_GUIDELLM`` and ``INFEROMETER_AIPERF`` name their
 commands (``python -m venv peer && peer/bin/pip install guidellm==0.8.1``; ``aiperf==0.13.0``), and
 ``INFEROMETER_GENERATION_MODEL`` a folder of Hugging Face's format whose tokenizer they make prompts with.
-``INFEROMETER_VLLM_URL`` is the address of a server that serves this folder as ``tiny``, such as
-``http://127.0.0.1:8000``; the known server needs none. All send the same constant rate.
+``INFEROMETER_GENERATION_SERVERS`` names servers of this folder as ``NAME=MODEL@URL,…``:
+``vLLM=tiny@http://127.0.0.1:8000``, ``transformers=/models/tiny@http://localhost:8001`` (``transformers
+serve``), ``llama.cpp=tiny.gguf@http://127.0.0.1:8002``. The known server needs none. All send the same
+constant rate and ask for all tokens, which transformers refuses, and so all of guidellm's requests.
 
 The lag is that of the known server: how much later each request came than the schedule that begins with the
 most punctual one. The processor time of a request is that of the tool's processes, without what a run of a
@@ -32,9 +34,11 @@ from tests.integration.generation_truth import Serving, serving
 from tests.perf.ratios import Row, divided, interleaved
 
 GUIDELLM, AIPERF = os.environ.get("INFEROMETER_GUIDELLM"), os.environ.get("INFEROMETER_AIPERF")
-MODEL, VLLM = os.environ.get("INFEROMETER_GENERATION_MODEL"), os.environ.get("INFEROMETER_VLLM_URL")
+MODEL, SERVERS = (os.environ.get(f"INFEROMETER_GENERATION_{name}") for name in ("MODEL", "SERVERS"))
 ROUNDS, RUN_S, SHORT_S = 3, 8, 1
 RATES = (5, 20, 50)
+TRANSFORMERS, TRANSFORMERS_RATES = "transformers", (2, 3)
+"""``transformers serve`` answers one request at a time, and knows no ``ignore_eos``."""
 _PROMPT, _OUTPUT = 64, 16
 _AGENT = [sys.executable, "-c", "from inferometer.client.cli.main import main; main()"]
 _HOME = {"AGENT_DATA_DIR": "{}", "XDG_CONFIG_HOME": "{}"}
@@ -56,34 +60,59 @@ class Figures:
 
 
 @dataclass(frozen=True)
+class Server:
+    """A server of OpenAI's protocol."""
+
+    name: str
+    model: str
+    url: str
+
+    @classmethod
+    def parse(cls, text: str) -> Server:
+        """Reads ``NAME=MODEL@URL``."""
+        name, _, rest = text.partition("=")
+        return cls(name, *rest.split("@"))
+
+    @property
+    def rates(self) -> tuple[int, ...]:
+        """What it can keep up with on two cores."""
+        return TRANSFORMERS_RATES if self.name == TRANSFORMERS else RATES
+
+    @property
+    def ignores_eos(self) -> bool:
+        """Whether it can generate all tokens that are asked for."""
+        return self.name != TRANSFORMERS
+
+
+@dataclass(frozen=True)
 class Tool:
     """A program that measures a server.
 
     Attributes:
-        command: From the server's URL, a rate, a duration and an empty folder to the command.
+        command: From the server, a rate, a duration and an empty folder to the command.
         read: From the folder to the p50 of TTFT and of TPOT in milliseconds.
         environment: Added to that of this process; ``{}`` is the folder.
         allowed: Its exit codes.
     """
 
-    command: Callable[[str, int, int, Path], Sequence[str]]
+    command: Callable[[Server, int, int, Path], Sequence[str]]
     read: Callable[[Path], tuple[float, float]]
     environment: Mapping[str, str]
     allowed: Sequence[int] = (0,)
 
-    def run(self, url: str, rate: int, seconds: int, server: Serving | None) -> Figures:
+    def run(self, at: Server, rate: int, seconds: int, known: Serving | None) -> Figures:
         with tempfile.TemporaryDirectory() as folder:
-            if server is not None:
-                server.sent()
+            if known is not None:
+                known.sent()
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
             environment = {name: value.format(folder) for name, value in self.environment.items()}
-            _called(self.command(url, rate, seconds, Path(folder)), environment, self.allowed)
+            _called(self.command(at, rate, seconds, Path(folder)), environment, self.allowed)
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             used_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
             found = Figures(*self.read(Path(folder)), used_s * 1e3)
-        if server is None or seconds == SHORT_S:
+        if known is None or seconds == SHORT_S:
             return found
-        received_ns = np.array([each.received_ns for each in server.sent()][1 - rate * seconds :])
+        received_ns = np.array([each.received_ns for each in known.sent()][1 - rate * seconds :])
         late_ns = received_ns - np.arange(len(received_ns)) * (1e9 / rate)
         return replace(found, lag=float(np.percentile(late_ns - late_ns.min(), 99) / 1e6))
 
@@ -101,27 +130,27 @@ def measure(rounds: int = ROUNDS) -> Iterator[tuple[str, Sequence[Row]]]:
             "generation: without peers; set INFEROMETER_GENERATION_MODEL and INFEROMETER_GUIDELLM or _AIPERF"
         )
         yield why, ()
-    with serving(chunk=3) as server:
-        rows = _rows(rounds, f"http://{server.address}", peers, server)
-        yield "Generation, a server with known times", rows
-    if VLLM is None:
-        yield "generation: without vLLM; INFEROMETER_VLLM_URL is the address of one", ()
-    else:
-        yield "Generation, vLLM", _rows(rounds, VLLM, peers, None)
+    with serving(chunk=3) as known:
+        at = Server("known", "tiny", f"http://{known.address}")
+        yield "Generation, a server with known times", _rows(rounds, at, peers, known)
+    if SERVERS is None:
+        yield "generation: without real servers; set INFEROMETER_GENERATION_SERVERS", ()
+    for at in map(Server.parse, filter(None, (SERVERS or "").split(","))):
+        yield f"Generation, {at.name}", _rows(rounds, at, peers, None)
 
 
-def _rows(rounds: int, url: str, peers: Mapping[str, Tool], server: Serving | None) -> list[Row]:
+def _rows(rounds: int, at: Server, peers: Mapping[str, Tool], known: Serving | None) -> list[Row]:
     ours = Tool(_ours, _our_figures, _HOME, (0, _LATE, _DISTURBED))
     tools = {"ours": ours, "ours again": ours, **peers}
-    runs = [(RATES[0], SHORT_S), *((rate, RUN_S) for rate in RATES)]
+    runs = [(at.rates[0], SHORT_S), *((rate, RUN_S) for rate in at.rates)]
     taken = interleaved(
         rounds,
-        {(name, *run): partial(tool.run, url, *run, server) for name, tool in tools.items() for run in runs},
+        {(name, *run): partial(tool.run, at, *run, known) for name, tool in tools.items() for run in runs},
     )
 
     def figures(name: str, rate: int) -> Mapping[str, Sequence[float]]:
-        short, whole = taken[name, RATES[0], SHORT_S], taken[name, rate, RUN_S]
-        requests = rate * RUN_S - RATES[0] * SHORT_S
+        short, whole = taken[name, at.rates[0], SHORT_S], taken[name, rate, RUN_S]
+        requests = rate * RUN_S - at.rates[0] * SHORT_S
         return {
             "p50 of TTFT": [run.ttft for run in whole],
             "p50 of TPOT": [run.tpot for run in whole],
@@ -130,10 +159,10 @@ def _rows(rounds: int, url: str, peers: Mapping[str, Tool], server: Serving | No
         }
 
     rows = []
-    for rate in RATES:
+    for rate in at.rates:
         found = {name: figures(name, rate) for name in tools}
         left_out = {_LAG} if rate * RUN_S >= _LEAST_FOR_CPU else {_LAG, _CPU}
-        if server is not None:
+        if known is not None:
             lags = ", ".join(f"{name} {median(each[_LAG]):.2f}" for name, each in found.items())
             rows.append(Row(f"{rate}/s: {_LAG} / 1 ms", found["ours"][_LAG], "≤ 1", f"{lags} ms"))
         for name in (name for name in tools if name != "ours"):
@@ -154,10 +183,12 @@ def _called(command: Sequence[str], environment: Mapping[str, str], allowed: Seq
     return done.stdout
 
 
-def _ours(url: str, rate: int, seconds: int, _: Path) -> Sequence[str]:
+def _ours(at: Server, rate: int, seconds: int, _: Path) -> Sequence[str]:
     load = [f"--rate={rate}", "--arrival=constant", f"--duration={seconds}", "--warmup=1"]
-    lengths = [f"--prompt_tokens={_PROMPT}", f"--output_tokens={_OUTPUT}", "--ignore_eos"]
-    return [*_AGENT, "measure", "generation", f"--agent=openai+{url}", "--model_name=tiny", *load, *lengths]
+    lengths = [f"--prompt_tokens={_PROMPT}", f"--output_tokens={_OUTPUT}"]
+    lengths += ["--ignore_eos"] if at.ignores_eos else []
+    server = [f"--agent=openai+{at.url}", f"--model_name={at.model}"]
+    return [*_AGENT, "measure", "generation", *server, *load, *lengths]
 
 
 def _our_figures(folder: Path) -> tuple[float, float]:
@@ -167,9 +198,9 @@ def _our_figures(folder: Path) -> tuple[float, float]:
     return (float("nan"), float("nan")) if ttft is None else (ttft, tpot)
 
 
-def _guidellm(command: str, model: str, url: str, rate: int, seconds: int, folder: Path) -> Sequence[str]:
+def _guidellm(command: str, model: str, at: Server, rate: int, seconds: int, folder: Path) -> Sequence[str]:
     options = {
-        "--backend": f"kind=openai_http,target={url},model=tiny",
+        "--backend": f"kind=openai_http,target={at.url},model={at.model}",
         "--tokenizer": f"kind=hf_auto,model={model}",
         "--data": f"kind=synthetic_text,prompt_tokens={_PROMPT},output_tokens={_OUTPUT}",
         "--profile": f"kind=constant,rate={rate}",
@@ -187,10 +218,11 @@ def _guidellm_figures(folder: Path) -> tuple[float, float]:
     return ttft["successful"]["median"], tpot["successful"]["median"]
 
 
-def _aiperf(command: str, model: str, url: str, rate: int, seconds: int, folder: Path) -> Sequence[str]:
+def _aiperf(command: str, model: str, at: Server, rate: int, seconds: int, folder: Path) -> Sequence[str]:
     load = [f"--request-rate={rate}", "--arrival-pattern=constant", f"--request-count={rate * seconds}"]
-    lengths = [f"--isl={_PROMPT}", f"--osl={_OUTPUT}", "--extra-inputs=ignore_eos:true"]
-    server = ["--model=tiny", f"--url={url}", "--endpoint-type=chat", "--streaming"]
+    lengths = [f"--isl={_PROMPT}", f"--osl={_OUTPUT}"]
+    lengths += ["--extra-inputs=ignore_eos:true"] if at.ignores_eos else []
+    server = [f"--model={at.model}", f"--url={at.url}", "--endpoint-type=chat", "--streaming"]
     quiet = ["--ui=none", "--no-gpu-telemetry", "--no-server-metrics", f"--output-artifact-dir={folder}"]
     tokens = [f"--tokenizer={Path(model).resolve()}", "--use-server-token-count"]
     return [command, "profile", *server, *load, *lengths, *tokens, *quiet]

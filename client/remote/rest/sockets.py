@@ -35,6 +35,10 @@ from inferometer.manifests.errors import SessionError
 
 MAX_IDLE_S = 3.0
 """How long to keep idle connections: servers close them, uvicorn after 5 s, losing requests in transit."""
+CROSSING_S = 0.1
+"""A request on a kept connection that closes within this time, without a byte of a response, is sent again on
+a new one: some servers close connections after a response without announcing it, llama.cpp after each stream.
+"""
 _PIECE_BYTES = 256 * 1024
 
 
@@ -100,15 +104,18 @@ class Exchanges:
         if self._closed:
             raise SessionError(f"the connection to {self._name} is closed; open another")
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
-        found = self._take()
+        found, incoming = self._take(), Incoming()
         is_first = found is None
         if found is None:
             least_s = CONNECT_TIMEOUT_S if timeout_s is None else min(CONNECT_TIMEOUT_S, timeout_s)
             found = self._endpoint.connect(least_s)
+        sent_s = time.monotonic()
         try:
-            incoming = _exchanged(found, request, end_s)
+            _exchange(found, request, end_s, incoming)
         except (OSError, NoHttpError) as error:
             found.close()
+            if not is_first and isinstance(error, ConnectionError) and _crossed(incoming, sent_s):
+                return self.exchange(request, None if end_s is None else end_s - time.monotonic())
             raise of_exchange(error, is_first=is_first) from error
         except BaseException:
             found.close()
@@ -139,19 +146,21 @@ class Exchanges:
         return None
 
 
-def _exchanged(connection: socket.socket, request: bytes, end_s: float | None) -> Incoming:
+def _exchange(connection: socket.socket, request: bytes, end_s: float | None, incoming: Incoming) -> None:
     _limit(connection, end_s)
     connection.sendall(request)
-    incoming = Incoming()
     while True:
         _limit(connection, end_s)
         data = connection.recv(_PIECE_BYTES)
-        if not data:
-            if incoming.end():
-                return incoming
+        if not data and not incoming.end():
             raise ConnectionResetError("the server has closed the connection")
-        if incoming.feed(data):
-            return incoming
+        if not data or incoming.feed(data):
+            return
+
+
+def _crossed(incoming: Incoming, sent_s: float) -> bool:
+    """Returns whether a kept connection was lost because the server closed it while the request was sent."""
+    return not incoming.arrived and time.monotonic() - sent_s < CROSSING_S
 
 
 def _limit(connection: socket.socket, end_s: float | None) -> None:
@@ -213,20 +222,24 @@ class _Connection(asyncio.Protocol):
         self.call: HttpCall | None = None
         self.is_closed = False
         self.idle_since_s = 0.0
+        self._again: bytes | None = None
+        self._sent_s = 0.0
 
-    def send(self, call: HttpCall, request: bytes) -> None:
+    def send(self, call: HttpCall, request: bytes, *, is_kept: bool = False) -> None:
+        """Sends the request of a call; ``is_kept`` says that the connection has served others."""
         call.connection, self.call = self, call
-        rest = memoryview(request)
+        self._again, self._sent_s = request if is_kept else None, time.monotonic()
+        rest, is_lost = memoryview(request), False
         if self._plain is not None:
             try:
                 rest = rest[self._plain.send(request) :]
             except BlockingIOError:
                 pass
             except OSError:  # closed by the server, which the loop may not know yet
+                is_lost = True
+        if is_lost or self.is_closed:
+            if not self._flights.later(self._lose):
                 self._fail(lost())
-                return
-        if self.is_closed:
-            self._fail(lost())
         elif rest:
             self._flights.later(self._write, rest)
 
@@ -273,7 +286,7 @@ class _Connection(asyncio.Protocol):
             self.call = None
             call.answer(call.incoming.content)
         else:
-            self._fail(lost())
+            self._lose()
 
     def check(self, now_s: float) -> None:
         """Fails a call that exceeds its timeout, and closes a connection that has been idle too long."""
@@ -284,6 +297,14 @@ class _Connection(asyncio.Protocol):
         elif call.end_s is not None and now_s > call.end_s:
             self._fail(late())
             self._abort()
+
+    def _lose(self) -> None:
+        call, again = self.call, self._again
+        if call is None or call.done() or again is None or not _crossed(call.incoming, self._sent_s):
+            self._fail(lost())
+        else:
+            self.call = None
+            self._flights.connect(call, again)
 
     def _fail(self, failure: HttpFailure) -> None:
         call, self.call = self.call, None
@@ -318,11 +339,15 @@ class Flights:
         """Sends a request; ``timeout_s`` is how long the response may take. See ``HttpCall``."""
         call = HttpCall(None if timeout_s is None else time.monotonic() + timeout_s, stamped=stamped)
         try:
-            self.idle.pop().send(call, request)
+            self.idle.pop().send(call, request, is_kept=True)
         except IndexError:
-            if not self.later(self._connect_soon, call, request):
-                call.fail(lost())
+            self.connect(call, request)
         return call
+
+    def connect(self, call: HttpCall, request: bytes) -> None:
+        """Sends a request over a new connection."""
+        if not self.later(self._connect_soon, call, request):
+            call.fail(lost())
 
     def close(self) -> None:
         """Closes the connections, and fails the requests in flight; calling it again does nothing."""

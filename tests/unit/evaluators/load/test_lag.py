@@ -78,6 +78,8 @@ def spread(lag_ms: float, count: int = 4000, scale: float = 1.0) -> Queries:
         (spread(0.3, scale=0.01), 20 * MS, False),
         (spread(0.3, count=300), 20 * MS, True),  # fewer queries tell less: p50 to 1.4 ms
         (spread(30.0), None, False),
+        (served(np.arange(400) * 10_000, 15, 2_000), None, True),  # nor is 1 % of the percentile
+        (served(np.arange(400) * 10_000, 25, 2_000), None, False),
     ],
 )
 def test_a_percentile_is_invalid_where_the_lag_moves_it_out_of_its_interval(
