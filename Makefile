@@ -94,8 +94,9 @@ fuzz: $(STAMP) ## run the fuzzers longer; EXAMPLES is how many examples each tak
 crash: $(STAMP) ## kill 200 runs at random moments and check what is kept; SEED chooses the moments
 	INFEROMETER_CRASH_RUNS=200 INFEROMETER_CRASH_SEED=$(SEED) $(BIN)/python -m pytest tests/crash
 
-soak: $(STAMP) ## send a served agent 1,000,000 calls of many kinds, and 100,000 to agents whose processes are killed
+soak: $(STAMP) ## send a served agent 1,000,000 calls of many kinds, and then more while processes are killed or clients leave
 	$(BIN)/python -m tests.soak
+	INFEROMETER_SOAK_STREAMS=10000 $(BIN)/python -m pytest -s tests/integration/test_left_streams.py
 	INFEROMETER_SOAK_CALLS=100000 INFEROMETER_SOAK_KILLS=20 $(BIN)/python -m pytest -s tests/integration/test_killed_processes.py
 
 mutants: $(STAMP) ## break 40 lines of the source one by one, each of which a test must find; ONLY chooses by file or name
