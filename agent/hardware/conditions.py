@@ -56,7 +56,7 @@ class ProcessorTimes:
 
 @dataclass(frozen=True, slots=True)
 class GpuCounters:
-    """The counters that the driver reports for one GPU.
+    """The counters that the driver reports for one GPU, or for several together: see ``_TOGETHER``.
 
     Attributes:
         clock_mhz: The current clock of the multiprocessors.
@@ -395,7 +395,7 @@ class _Driver(Closeable):
 
 
 class GpuReader(_Driver):
-    """Reads the GPU on which a model runs; without a GPU or a driver, it reads nothing.
+    """Reads the GPUs on which a model runs; without a GPU or a driver, it reads nothing.
 
     If the GPUs differ, CUDA numbers the fastest one first unless ``CUDA_DEVICE_ORDER`` is ``PCI_BUS_ID``;
     that order is not reproduced here.
@@ -405,25 +405,19 @@ class GpuReader(_Driver):
     """
 
     def __init__(self, device: Device) -> None:
-        super().__init__((lambda: [_gpu_of_index(device.index)]) if device.is_gpu else None)
+        super().__init__((lambda: list(map(gpu_of_index, set(device.indices)))) if device.is_gpu else None)
 
     def read(self) -> GpuCounters | None:
-        """Reads the counters of the GPU; returns None if there is no GPU."""
-        gpu = next(iter(self._gpus), None)
-        if gpu is None:
-            return None
-        reasons = _optional(lambda: int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)))
-        return GpuCounters(
-            clock_mhz=_optional(lambda: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM)),
-            clock_limit_mhz=_optional(lambda: pynvml.nvmlDeviceGetMaxClockInfo(gpu, pynvml.NVML_CLOCK_SM)),
-            slowdown=None if reasons is None else bool(reasons & _SLOWDOWN),
-            heat_slowed_ns=_slowed_ns(gpu, pynvml.NVML_PERF_POLICY_THERMAL),
-            power_slowed_ns=_slowed_ns(gpu, pynvml.NVML_PERF_POLICY_POWER),
-            other_processes=_optional(lambda: _others(gpu)),
-        )
+        """Reads the counters of the GPUs together; returns None if there is no GPU."""
+        every = [_counters(gpu) for gpu in self._gpus]
+        found: dict[str, Any] = {}
+        for name, together in _TOGETHER.items():
+            if known := [value for each in every if (value := getattr(each, name)) is not None]:
+                found[name] = together(known)
+        return GpuCounters(**found) if every else None
 
     def figures(self) -> dict[str, float]:
-        """Returns the reported figures for use, memory, power, clock and temperature, named ``gpu_…``."""
+        """Returns the figures of a single GPU: use, memory, power, clock and temperature, named ``gpu_…``."""
         return {f"gpu_{name}": found for gpu in self._gpus for name, found in _figures(gpu, _FIGURES).items()}
 
 
@@ -450,8 +444,28 @@ class GpuUseReader(_Driver):
         )
 
 
-def _gpu_of_index(index: int) -> Any:
-    """Returns the GPU that has this index in a framework, which sees only ``CUDA_VISIBLE_DEVICES``."""
+_TOGETHER: Mapping[str, Callable[[list[int]], int]] = {
+    **dict.fromkeys(("clock_mhz", "clock_limit_mhz"), min),
+    **dict.fromkeys(("heat_slowed_ns", "power_slowed_ns"), lambda times_ns: sum(times_ns) // len(times_ns)),
+    **dict.fromkeys(("slowdown", "other_processes"), max),
+}
+"""How the counters of several GPUs become one: those of the worst GPU, but the mean of times."""
+
+
+def _counters(gpu: Any) -> GpuCounters:
+    reasons = _optional(lambda: int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)))
+    return GpuCounters(
+        clock_mhz=_optional(lambda: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM)),
+        clock_limit_mhz=_optional(lambda: pynvml.nvmlDeviceGetMaxClockInfo(gpu, pynvml.NVML_CLOCK_SM)),
+        slowdown=None if reasons is None else bool(reasons & _SLOWDOWN),
+        heat_slowed_ns=_slowed_ns(gpu, pynvml.NVML_PERF_POLICY_THERMAL),
+        power_slowed_ns=_slowed_ns(gpu, pynvml.NVML_PERF_POLICY_POWER),
+        other_processes=_optional(lambda: _others(gpu)),
+    )
+
+
+def gpu_of_index(index: int) -> Any:
+    """Returns NVML's GPU with this index in a framework, which sees only ``CUDA_VISIBLE_DEVICES``."""
     visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     if visible and index >= len(visible):
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
@@ -468,7 +482,8 @@ def _slowed_ns(gpu: Any, policy: int) -> int | None:
 def _others(gpu: Any) -> int:
     """Counts the other processes that compute on the GPU; a container may give this process another id."""
     processes = {process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)}
-    return len(processes - {os.getpid()}) if os.getpid() in processes else max(len(processes) - 1, 0)
+    own = {os.getpid(), *process_tree(os.getpid())}  # with the processes of instances
+    return len(processes - own) if processes & own else max(len(processes) - 1, 0)
 
 
 def _figures(gpu: Any, names: Iterable[str]) -> dict[str, float]:

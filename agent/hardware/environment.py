@@ -1,4 +1,4 @@
-"""The device on which a model runs, how it runs there, and the hardware and software around it.
+"""How a model runs on its device, and the hardware and software around it.
 
 Defines the default number of threads per operator, one rule for all frameworks so that they are comparable;
 finds the shared libraries that this process has loaded, with the versions that CUDA's libraries report; and
@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-import re
 import socket
 import sys
 import uuid
@@ -27,46 +26,10 @@ import pynvml
 
 from inferometer.agent import __version__
 from inferometer.agent.hardware.allocator import SETTING, allocator_in_use
+from inferometer.agent.hardware.device import CPU as CPU
+from inferometer.agent.hardware.device import Device as Device
+from inferometer.agent.hardware.device import DeviceKind as DeviceKind
 from inferometer.manifests.errors import ConfigurationError
-
-
-class DeviceKind(str, Enum):
-    """The kind of a device; ``REMOTE`` is a server's device of unknown kind."""
-
-    CPU = "cpu"
-    GPU = "gpu"
-    REMOTE = "remote"
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """The CPU, the GPU that has this ``index`` in the framework, or a server's device."""
-
-    kind: DeviceKind = DeviceKind.CPU
-    index: int = 0
-
-    @property
-    def is_gpu(self) -> bool:
-        """Whether the device is a GPU."""
-        return self.kind is DeviceKind.GPU
-
-    def __str__(self) -> str:
-        return f"gpu:{self.index}" if self.is_gpu else self.kind.value
-
-    @classmethod
-    def named(cls, name: str) -> Device:
-        """Returns the device that MXNet or PyTorch calls ``cpu``, ``gpu``, ``gpu(1)`` or ``cuda:1``.
-
-        Raises:
-            ConfigurationError: There is no such name.
-        """
-        found = re.fullmatch(r"(cpu|gpu|cuda)(?:[:(](\d{1,9})\)?)?", name.strip().lower())
-        if found is None:
-            raise ConfigurationError(f'unknown ctx "{name}"; give cpu, gpu, or one GPU, such as gpu(1)')
-        return CPU if found[1] == "cpu" else cls(DeviceKind.GPU, int(found[2] or 0))
-
-
-CPU = Device()
 
 
 class Weights(str, Enum):

@@ -115,7 +115,7 @@ class Pipeline:
     ``threads`` threads read and preprocess; with 0, the calling thread does both and nothing is prepared
     ahead. With ``overlap``, inputs are also prepared while a batch is predicted. All predictions go through
     the ``watch``, whose timeout is passed to ``Gate`` and ``OneAtATime``. Stage times and span recorders use
-    the same ``clock``. Spans of predictions get the ``attributes``.
+    the same ``clock``. Spans of predictions get the ``attributes`` and the device.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Pipeline:
             clock=clock,
             keep_origins=postprocessor.wants_inputs,
         )
-        self._attributes = attributes
+        self._attributes = {**attributes, "device": str(predictor.options.device)}
         self._profiler: Profiler | None = None
         self._profiled_level = TraceLevel.NO_TRACE
         self._one_at_a_time = OneAtATime(timeout_s)

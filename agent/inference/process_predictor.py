@@ -46,10 +46,10 @@ _Place: TypeAlias = "tuple[str, str, tuple[int, ...], int] | tuple[str, NDArray[
 """A tensor's name, dtype, shape and offset in the memory; or its name and the tensor itself, of strings."""
 
 
-def open_instance(predictor: Predictor, processors: tuple[int, ...] = ()) -> Predictor:
-    """Loads a further instance of a predictor's model, bound to its processors, if there are any.
+def open_instance(predictor: Predictor, **own: Any) -> Predictor:
+    """Loads a further instance of a predictor's model, with options of its ``own``, such as ``processors``.
 
-    See ``Predictor.instances_by``.
+    A process sees the same GPUs as this one, under the same indices. See ``Predictor.instances_by``.
 
     Raises:
         ConfigurationError: The model is in memory, where its owner has only one.
@@ -58,7 +58,7 @@ def open_instance(predictor: Predictor, processors: tuple[int, ...] = ()) -> Pre
     """
     if predictor.artifacts.in_memory is not None:
         raise ConfigurationError(f"{predictor}: is in memory, and so has one instance; save it to a file")
-    given = predictor.manifest, predictor.artifacts, replace(predictor.options, processors=processors)
+    given = predictor.manifest, predictor.artifacts, replace(predictor.options, **own)
     is_thread = predictor.instances_by == "threads"
     further = type(predictor)(*given) if is_thread else ProcessPredictor(type(predictor), *given)
     try:

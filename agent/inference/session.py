@@ -183,7 +183,7 @@ class SessionOptions:
     """The options of a session.
 
     Attributes:
-        device: The device that runs the model.
+        device: The device that runs the model, or the GPUs of its instances.
         threads: The number of threads that an operator may use on the CPU; None means the default.
         preprocess_threads: The number of threads that read and preprocess ahead; 0 means the calling thread,
             None the default.
@@ -224,9 +224,9 @@ class SessionOptions:
 
     @property
     def predictor(self) -> PredictorOptions:
-        """The options of the predictor."""
+        """The options of the predictor of the first instance."""
         return PredictorOptions(
-            self.device,
+            self.device.of(0),
             self.threads,
             self.weights,
             self.seed,
@@ -239,12 +239,11 @@ class SessionOptions:
     def fitting_instances(self, workers: int = 1) -> int:
         """Returns the number of instances for which each of several processes has cores: ``auto`` of options.
 
-        Each instance takes ``threads``, else ``OMP_NUM_THREADS``, else 1. On a GPU, which all would share, it
-        is 1.
+        Each instance takes ``threads``, else ``OMP_NUM_THREADS``, else 1. On GPUs, it is one for each.
         """
         cores = usable_cores()
         each = self.threads or default_threads(0, cores)
-        return 1 if self.device.is_gpu else max(1, cores // (workers * each))
+        return len(self.device.indices) if self.device.is_gpu else max(1, cores // (workers * each))
 
     def divided_by(self, instances: int) -> SessionOptions:
         """Returns the options for instances that divide the cores, unless the number of threads is given."""
@@ -365,7 +364,8 @@ def check_model(
     predictor = registry.find(manifest.framework.name).load()
     if (wanted := options.precision) is not None:  # also for a plug-in that casts nothing
         predictor.cast_of(manifest, wanted, in_memory=in_memory, asked=True)
-    predictor.check(manifest, options.predictor, in_memory=in_memory)
+    for device in options.device.counts(len(options.device.indices)):
+        predictor.check(manifest, replace(options.predictor, device=device), in_memory=in_memory)
     return predictor
 
 
@@ -451,7 +451,8 @@ class Session(Closeable):
     def open_another(self, number: int) -> Session:
         """Opens instance ``number``, from 1 on, of the model; raises the errors of ``open_instance``."""
         processors = self.processors[number] if self.processors else ()
-        further = open_instance(self._predictor, processors)
+        device = self.description.device.of(number)
+        further = open_instance(self._predictor, processors=processors, device=device)
         return Session(further, self._open_pipeline, self.description, self.processors)
 
     def predict(
@@ -530,7 +531,7 @@ class Session(Closeable):
         if not trace.recorder.wants(TraceLevel.HARDWARE_TRACE):
             yield
             return
-        with closing(HardwareSampler(trace, self.description.device)) as sampler:
+        with closing(HardwareSampler(trace, self._predictor.options.device)) as sampler:
             sampler.start()
             yield
 

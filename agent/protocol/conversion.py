@@ -269,13 +269,13 @@ def read_device(message: predict_pb2.Device) -> Device:
     if message.kind in {predict_pb2.DEVICE_KIND_UNSPECIFIED, predict_pb2.DEVICE_KIND_CPU}:
         return Device(DeviceKind.CPU)
     if message.kind == predict_pb2.DEVICE_KIND_GPU:
-        return Device(DeviceKind.GPU, message.index)
+        return Device(DeviceKind.GPU, message.index, tuple(message.others))
     raise ConfigurationError(f"device kind {message.kind} is not known")
 
 
 def _device_message(device: Device) -> predict_pb2.Device:
     kind = predict_pb2.DEVICE_KIND_GPU if device.is_gpu else predict_pb2.DEVICE_KIND_CPU
-    return predict_pb2.Device(kind=kind, index=device.index)
+    return predict_pb2.Device(kind=kind, index=device.index, others=device.others)
 
 
 def open_response(

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -20,12 +20,11 @@ from inferometer.manifests.errors import InferometerError, MemoryLimitError, Ses
 class Loading:
     """How to load a model: by calling ``load``, whose argument is called when the model has been closed.
 
-    The model takes at least ``expected_bytes`` of memory, as far as is known in advance.
+    The model takes at least ``expected_bytes`` of each device's memory, as far as is known in advance.
     """
 
     name: str
-    device: Device
-    expected_bytes: int
+    expected_bytes: Mapping[Device, int]
     load: Callable[[Callable[[], None]], ServedModel]
 
 
@@ -53,7 +52,7 @@ class Slot:
     error: BaseException | None = None
     users: int = 0
     last_used_s: float = 0.0
-    memory_bytes: int = 0
+    memory_bytes: Mapping[Device, int] = field(default_factory=dict)
     kept: bool = False
     """Whether the model stays loaded even if it is idle for long."""
     listed: bool = True
@@ -95,7 +94,7 @@ class LoadedModels:
         self._slots: dict[Hashable, Slot] = {}
         self._leaving: set[Slot] = set()
         self._left = 0
-        self._measured_bytes: dict[Hashable, int] = {}
+        self._measured_bytes: dict[Hashable, Mapping[Device, int]] = {}
         self._one_at_a_time = threading.Lock()
         self._closed = False
 
@@ -202,12 +201,13 @@ class LoadedModels:
 
     def _measured(self, slot: Slot) -> ServedModel:
         """Loads a model and measures its memory; frees it again if it takes too much."""
-        device = slot.loading.device
-        before = self._used_bytes(device)
-        model = self._loaded(slot)
-        after = self._used_bytes(device)
-        if before is not None and after is not None:
-            slot.memory_bytes = max(slot.loading.expected_bytes, after - before)
+        before = {device: self._used_bytes(device) for device in slot.loading.expected_bytes}
+        model, measured = self._loaded(slot), dict(slot.memory_bytes)
+        for device, used in before.items():
+            after = self._used_bytes(device)
+            if used is not None and after is not None:
+                measured[device] = max(slot.loading.expected_bytes[device], after - used)
+        slot.memory_bytes = measured
         if not isinstance(slot.key, Own):
             self._measured_bytes[slot.key] = slot.memory_bytes
         try:
@@ -261,24 +261,22 @@ class LoadedModels:
         limit = self._memory_limit_bytes
         if limit is None:
             return None
-        device = slot.loading.device
-        if slot.memory_bytes > limit:
-            return MemoryLimitError(
-                f"model {slot.loading.name} takes {_mib(slot.memory_bytes)} MiB on {device}; the agent's "
-                f"--memory_limit is {_mib(limit)} MiB"
-            )
-        used = sum(other.memory_bytes for other in others if other.loading.device == device)
-        if used + slot.memory_bytes <= limit:
-            return None
-        return MemoryLimitError(
-            f"model {slot.loading.name} takes {_mib(slot.memory_bytes)} MiB on {device}, where models in use "
-            f"take {_mib(used)} of the agent's {_mib(limit)} MiB (--memory_limit); try again later"
-        )
+        for device, own in slot.memory_bytes.items():
+            what = f"model {slot.loading.name} takes {_mib(own)} MiB on {device}"
+            if own > limit:
+                return MemoryLimitError(f"{what}; the agent's --memory_limit is {_mib(limit)} MiB")
+            if (used := sum(other.memory_bytes.get(device, 0) for other in others)) + own > limit:
+                return MemoryLimitError(
+                    f"{what}, where models in use take {_mib(used)} of the agent's {_mib(limit)} MiB "
+                    "(--memory_limit); try again later"
+                )
+        return None
 
     def _others(self, slot: Slot) -> list[Slot]:
         """Returns the models whose unloading would make room for a slot."""
         # where the model alone is too large, unloading others helps nobody
-        if self._memory_limit_bytes is not None and slot.memory_bytes > self._memory_limit_bytes:
+        limit = self._memory_limit_bytes
+        if limit is not None and max(slot.memory_bytes.values()) > limit:
             return []
         over_limit = len(self._slots) + len(self._leaving) > self._limit
         return [
@@ -286,7 +284,7 @@ class LoadedModels:
             for other in self._slots.values()
             if other is not slot
             and other.model is not None
-            and (over_limit or other.loading.device == slot.loading.device)
+            and (over_limit or other.memory_bytes.keys() & slot.memory_bytes.keys())
         ]
 
     def _least_recently_used(self, slots: Sequence[Slot]) -> ServedModel | None:

@@ -20,7 +20,8 @@ from packaging.utils import canonicalize_version
 from packaging.version import InvalidVersion, Version
 
 from inferometer.agent.artifacts.locations import model_files
-from inferometer.agent.hardware.environment import Device, Precision, Weights, default_threads
+from inferometer.agent.hardware.conditions import gpu_of_index
+from inferometer.agent.hardware.environment import CPU, Device, Precision, Weights, default_threads
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import Session, SessionOptions
 from inferometer.agent.serving.batching import BatchingOptions
@@ -142,17 +143,17 @@ def used_bytes(device: Device) -> int | None:
     """Returns the resident sets of this process and its child processes for a CPU, or the memory on a GPU.
 
     For a GPU, that is the memory that NVML reports for these processes or, if NVML knows none of them, as in
-    a container, the memory in use on the whole GPU. GPUs are numbered as in NVML, which matches CUDA
-    unless ``CUDA_VISIBLE_DEVICES`` or ``CUDA_DEVICE_ORDER`` says otherwise. Returns None without a driver.
+    a container, the memory in use on the whole GPU. If GPUs differ, see ``GpuReader`` on their order. Returns
+    None without a driver.
     """
     me = psutil.Process()
     processes = [me, *me.children(recursive=True)]
     if not device.is_gpu:
         return sum(map(_resident_bytes, processes))
-    with suppress(pynvml.NVMLError):
+    with suppress(pynvml.NVMLError, ValueError):  # ValueError: a name that is no text
         pynvml.nvmlInit()
         try:
-            handle = pynvml.nvmlDeviceGetHandleByIndex(device.index)
+            handle = gpu_of_index(device.index)
             own = {process.pid for process in processes}
             running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
             used = sum(each.usedGpuMemory or 0 for each in running if each.pid in own)
@@ -231,11 +232,13 @@ class ModelSettings:
         threads: The number of threads per operator for clients that specify none; None means the default.
         divided_by: The number of processes that divide the cores, and among which the instances of each
             divide their share; None if they do not, because the number of threads is given.
+        device: The device of its instances, or their GPUs, for clients that name none.
     """
 
     batching: BatchingOptions
     threads: int | None = None
     divided_by: int | None = None
+    device: Device = CPU
 
     @property
     def shares(self) -> bool:
@@ -284,7 +287,8 @@ class ServingOptions:
         """Returns the settings of a model; names are case-insensitive."""
         wanted = model.strip().casefold()
         own = (settings for name, settings in self.by_model.items() if name.casefold() == wanted)
-        return next(own, ModelSettings(self.batching, self.session.threads, self.divided_by))
+        session = self.session
+        return next(own, ModelSettings(self.batching, session.threads, self.divided_by, session.device))
 
 
 class ModelState(str, Enum):
@@ -426,8 +430,8 @@ class ServedModels(LoadedModels):
             # what the framework itself takes is not the model's
             self._registry.find(manifest.framework.name).load()
         name = f"{manifest.name} {manifest.version}"
-        expected_bytes = batching.instances * file_bytes(manifest, options.weights)
-        loading = Loading(name, options.device, expected_bytes, load)
+        size, counts = file_bytes(manifest, options.weights), options.device.counts(batching.instances)
+        loading = Loading(name, {device: count * size for device, count in counts.items()}, load)
         return self.lease(key, loading, keep=keep)
 
 

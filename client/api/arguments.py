@@ -164,7 +164,9 @@ class LoadArguments(SharedArguments, total=False):
         max_batch_size: Maximum number of queries per batch, in this process; by default 1.
         max_queue_delay_ms: How long the first query of a batch waits for others.
         instances: Instances of the model, which predict at the same time, in this process; auto: as many as
-            the cores allow with ``threads`` or OMP_NUM_THREADS each, or with one thread; by default 1.
+            the cores allow with ``threads`` or OMP_NUM_THREADS each, or with one thread; on GPUs, one for
+            each; by default 1.
+        gpus: Run on these GPUs instead, by index, which the instances take in turn, in this process.
         pin: Bind each instance to cores of its own, as many as it has threads, in this process.
         include_preprocess: Also preprocess under load; by default inputs are preprocessed before the run.
         trace_sample: Trace this share of the queries; by default 0.01 with a collector, else 0.
@@ -195,6 +197,7 @@ class LoadArguments(SharedArguments, total=False):
     max_batch_size: int
     max_queue_delay_ms: float
     instances: int | str
+    gpus: str | None
     pin: bool
     include_preprocess: bool
     trace_sample: float | None

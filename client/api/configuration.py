@@ -30,6 +30,7 @@ def _count_or_auto(value: Any) -> Any:
 
 _Instances = Annotated[int | Literal["auto"], BeforeValidator(_count_or_auto)]
 _SINGLE_OR_SEVERAL = BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
+_LISTED = BeforeValidator(lambda found: ",".join(map(str, found)) if isinstance(found, list) else found)
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -91,13 +92,14 @@ MAX_WORKERS = 128
 
 
 class ModelServingSettings(_Part):
-    """Instances, threads and batching of one model, named like the flags; None keeps those of all models."""
+    """Instances, GPUs, threads and batching of one model, named like the flags; None: as for all models."""
 
     max_batch_size: _Count | None = None
     max_queue_delay_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     preferred_batch_sizes: tuple[_Count, ...] | None = None
     max_queue: _Count | None = None
     instances: _Instances | None = None
+    gpus: Annotated[str, _LISTED] | None = None
     threads: _Count | None = None
 
 

@@ -41,7 +41,7 @@ from inferometer.evaluators.kinds.tuning.request import TuningRequest
 from inferometer.manifests.errors import ConfigurationError
 
 _TRACING = ("tracer_address", "trace_url")
-_SERVING = ("max_batch_size", "max_queue_delay_ms", "instances", "pin")
+_SERVING = ("max_batch_size", "max_queue_delay_ms", "instances", "gpus", "pin")
 _STATISTICS = ("server_statistics_hz", "metrics_url")
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from inferometer.agent.hardware.environment import Device, DeviceKind, Weights, pinned_processors
+from inferometer.agent.hardware.environment import Device, Weights, pinned_processors
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.server.admission import Limits
 from inferometer.agent.server.observation import LogFormat
@@ -52,7 +52,7 @@ _BYTES_PER_MIB = 1024 * 1024
 BATCHING = (
     *("max_batch_size", "max_queue_delay_ms", "preferred_batch_sizes", "max_queue", "memory_limit"),
     *("priority_levels", "default_priority_level", "default_queue_policy", "priority_queue_policy"),
-    *("inline_predict_us", "instances", "pin", "version_policy"),
+    *("inline_predict_us", "instances", "gpus", "pin", "version_policy"),
 )
 """The names of the options for the queue, memory and versions, which ``serving_options`` reads."""
 _BATCHING_DEFAULTS = BatchingOptions()
@@ -139,8 +139,13 @@ model_options = options(
         callback=_instances,
         metavar="N|auto",
         help="Instances of each model, which predict batches of one queue at the same time; auto: as many as "
-        "the cores allow with --threads or OMP_NUM_THREADS each, or with one thread.  "
+        "the cores allow with --threads or OMP_NUM_THREADS each, or with one thread; on GPUs, one for each.  "
         f"[default: {_BATCHING_DEFAULTS.instances}]",
+    ),
+    option(
+        "--gpus",
+        metavar="N,N",
+        help="Run models on these GPUs, by index, which the instances take in turn, instead of one GPU.",
     ),
     boolean("--pin", default=None, help="Bind each instance to cores of its own, as many as it has threads."),
     option(
@@ -181,14 +186,12 @@ model_options = options(
 
 def take_serving(values: dict[str, Any], invocation: Invocation, workers: int = 1) -> ServingOptions:
     """Takes the options out of a command's values; see ``serving_options``."""
-    gpu, gpu_device_id = values.pop("gpu"), values.pop("gpu_device_id")
-    if gpu_device_id and not gpu:
-        raise ConfigurationError("--gpu_device_id requires --gpu")
+    gpu, gpu_device_id, gpus = values.pop("gpu"), values.pop("gpu_device_id"), values.pop("gpus")
+    if gpu_device_id and (gpus or not gpu):
+        raise ConfigurationError("--gpu_device_id requires --gpu, and excludes --gpus")
+    values["gpus"] = str(gpu_device_id) if gpu and gpus is None else gpus
     session = SessionOptions(
-        device=Device(DeviceKind.GPU, gpu_device_id) if gpu else Device(),
-        threads=values.pop("threads"),
-        weights=Weights(values.pop("weights").lower()),
-        seed=values.pop("seed"),
+        threads=values.pop("threads"), weights=Weights(values.pop("weights").lower()), seed=values.pop("seed")
     )
     given = {name: values.pop(name) for name in BATCHING}
     for name in ("priority_queue_policy", "version_policy"):
@@ -229,7 +232,7 @@ def serving_options(
             raise ConfigurationError(f"serving.models.{name}: {error}") from error
     return ServingOptions(
         batching=settings.batching,
-        session=replace(session, threads=settings.threads),
+        session=replace(session, threads=settings.threads, device=settings.device),
         memory_limit_bytes=None if memory_mib is None else round(memory_mib * _BYTES_PER_MIB) // workers,
         versions=VersionPolicies.parse(versions or ()),
         divided_by=settings.divided_by,
@@ -244,10 +247,13 @@ def _model_settings(values: Mapping[str, Any], session: SessionOptions, workers:
     """
     given = {name: value for name, value in values.items() if value is not None}
     threads, instances = given.pop("threads", None), given.pop("instances", 1)
+    if (gpus := given.pop("gpus", None)) is not None:
+        session = replace(session, device=Device.gpus(str(gpus)))
     if instances == AUTO:
         fitting = replace(session, threads=threads).fitting_instances(workers)
         instances = min(fitting, MAX_INSTANCES)
-    settings = ModelSettings(BatchingOptions(**given), threads, None if threads else workers)
+    session.device.check_instances(instances)
+    settings = ModelSettings(BatchingOptions(**given), threads, None if threads else workers, session.device)
     settings = settings.with_instances(instances)
     if settings.batching.pin:
         pinned_processors(instances, settings.threads or 1, workers=workers)  # refused if there are too few

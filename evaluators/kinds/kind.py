@@ -59,6 +59,8 @@ def system_words(evaluation: Evaluation) -> Iterator[str]:
     yield from words({"weights": weights, "dtype": precision}, SystemOptions)
     if here:
         yield from allocator_words(system)
+        if device.others:
+            yield f"--gpus={','.join(map(str, device.indices))}"
     on_gpu, on_cpu = device.kind is DeviceKind.GPU, device.kind is DeviceKind.CPU
     chosen = {
         "cudnn_benchmark": system.cudnn_benchmark,

@@ -333,7 +333,8 @@ def _evaluation_document(evaluation: Evaluation) -> Document:
         "model": storable(manifest.model_dump(mode="python")),
         "framework": storable({"name": manifest.framework.name, "version": system.framework_version}),
         "system": {name: storable(getattr(system, name)) for name in _SYSTEM},
-        "device": {"kind": system.device.kind.value, "index": system.device.index},
+        "device": {"kind": system.device.kind.value, "index": system.device.index}
+        | ({"others": list(system.device.others)} if system.device.others else {}),
         "using_gpu": system.device.is_gpu,
         "environment": fields_of(environment),
         "machine_architecture": storable_text(environment.architecture),

@@ -60,6 +60,7 @@ def test_what_is_left_open_is_as_if_it_were_not_there(agent, configuration, text
             "field serving.instances: found 0; allowed: a whole number of at least 1, or auto",
         ),
         ("serving: {instances: some}", "found 'some'; allowed: a whole number of at least 1, or auto"),
+        ("serving: {models: {DigitsCNN: {gpus: 1.5}}}", "DigitsCNN.gpus: found 1.5; allowed: text"),
         ("databse: {}\n", "field databse: is not known; fields: database, tracer"),
         ("just text\n", "holds 'just text'; allowed: a mapping of the fields database, tracer"),
         ("3: x\n", "field 3"),

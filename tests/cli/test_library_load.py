@@ -186,6 +186,11 @@ def test_settings_of_a_model_are_those_of_the_argument_or_else_of_the_file(
         ({"models": {"DigitsCNN": {"instances": 0}}}, "models.DigitsCNN.instances"),
         ({"models": {"DigitsCNN": {"pin": True}}}, r"^models.DigitsCNN.pin: is not known; fields: max_batch"),
         ({"models": {"DigitsCNN": {"preferred_batch_sizes": [4]}}}, "DigitsCNN: preferred_batch_sizes"),
+        (
+            {"models": {"DigitsCNN": {"gpus": [0, 1]}}},
+            "^serving.models.DigitsCNN: gpu:0,1: each GPU needs an",
+        ),
+        ({"models": {"DigitsCNN": {"gpus": [-1]}}}, '^serving.models.DigitsCNN: gpus is "-1"; give indices'),
         ({"port": -1}, "port is -1"),
         ({"host": "0.0.0.0"}, "can be reached by others"),
         ({"tls_cert": "here.pem"}, "tls_cert is given without tls_key"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inferometer.agent.hardware.environment import usable_cores, usable_processors
+from inferometer.agent.hardware.environment import Device, usable_cores, usable_processors
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.client.cli.output import INVALID
@@ -144,6 +144,14 @@ def test_an_evaluation_keeps_the_number_that_auto_stands_for(
     assert ("--instances=auto" in kind_of(evaluation).again(evaluation).words) is False
 
 
+def test_the_command_that_repeats_an_evaluation_names_its_gpus(agent: Agent) -> None:
+    evaluation = kept(agent(*WORKLOAD, "--framework_name=PyTorch", "--instances=2", "--synthetic"))
+    for gpus, words in (("1", {"--gpu_device_id=1"}), ("1,0", {"--gpu_device_id=1", "--gpus=1,0"})):
+        system = replace(evaluation.system, device=Device.gpus(gpus))
+        found = set(kind_of(evaluation).again(replace(evaluation, system=system)).words)
+        assert {each for each in found if each.startswith("--gpu")} == {"--gpu", *words}
+
+
 def test_an_evaluation_keeps_where_its_instances_were_bound(agent: Agent) -> None:
     answer = agent(*WORKLOAD, "--framework_name=ONNXRuntime", "--pin", "--threads=1", "--synthetic")
 
@@ -183,6 +191,9 @@ def test_a_search_keeps_its_answer_and_its_probes(agent: Agent) -> None:
         (("--agent=localhost:1", "--max_batch_size=2"), "max_batch_size applies only to a model in this"),
         (("--agent=localhost:1", "--instances=2"), "instances applies only to a model in this process"),
         (("--agent=localhost:1", "--pin"), "pin applies only to a model in this process"),
+        (("--agent=localhost:1", "--gpus=0"), "gpus applies only to a model in this process"),
+        (("--gpus=0,x",), 'gpus is "0,x"; give indices of GPUs, such as 0,1'),
+        (("--gpus=0,1",), "gpu:0,1: each GPU needs an instance, but instances is 1"),
         (("--instances=0",), "instances is 0; it must be at least 1"),
         (("--instances=many",), 'instances is "many"; it must be a whole number or auto'),
         (("--agent=localhost:1", "--instances=auto"), "instances applies only to a model in this process"),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inferometer.agent.hardware.environment import Device
 from inferometer.evaluators.documents import VALUES_PER_DOCUMENT
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.load.measurement import (
@@ -128,6 +129,17 @@ def test_runs_under_load_come_back_as_they_were(store: EvaluationStore, counts: 
 
     assert plain(found) == plain(evaluation)
     assert plain(evaluation_from_json(evaluation_to_json(evaluation))) == plain(evaluation)
+
+
+def test_the_gpus_of_the_instances_come_back_as_they_were(store: EvaluationStore) -> None:
+    evaluation = loaded(3)
+    evaluation = replace(evaluation, system=replace(evaluation.system, device=Device.gpus("2,0,0")))
+    store.save(evaluation)
+
+    [found] = store.find(EvaluationFilter())
+
+    assert found.system.device == Device.gpus("2,0,0")
+    assert evaluation_from_json(evaluation_to_json(evaluation)).system.device == Device.gpus("2,0,0")
 
 
 def test_the_runs_of_a_mix_come_back_on_their_sides(store: EvaluationStore) -> None:

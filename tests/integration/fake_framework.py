@@ -10,11 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from inferometer.agent.hardware.environment import FrameworkDetails, Precision
+from inferometer.agent.hardware.environment import FrameworkDetails, Precision, PredictorOptions
 from inferometer.agent.inference.predictor import Predictor
 from inferometer.agent.inference.registry import FrameworkEntry, Registry
 from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.manifests.errors import DeviceError, PredictionError
+from inferometer.manifests.schema import ModelManifest
 
 DEADLINE_S = 30
 SIDE = 4
@@ -147,6 +148,29 @@ class ApartPredictor(FakePredictor):
     instances_by = "processes"
 
 
+class GpuPredictor(FakePredictor):
+    """Runs a model on one of two GPUs, and returns the index of its own for each input."""
+
+    @classmethod
+    def check(cls, manifest: ModelManifest, options: PredictorOptions, *, in_memory: bool = False) -> None:
+        if options.device.is_gpu and options.device.index > 1:
+            raise DeviceError(f"Fake cannot use {options.device}: the number of GPUs is 2")
+
+    def load(self) -> None:
+        self._served_ns = []
+
+    def predict(self, inputs: Tensors) -> Tensors:
+        size = len(inputs["data"])
+        time.sleep(0.02)  # so that one instance cannot take all requests
+        return {"gpu": np.full((size, 1), self.options.device.index, np.float32)}
+
+
+class ApartGpuPredictor(GpuPredictor):
+    """Runs further instances of a model in processes of their own, each on its GPU."""
+
+    instances_by = "processes"
+
+
 def mean_scores(batch: np.ndarray) -> np.ndarray:
     """Three classes whose scores come from the input's mean, so that each input has its own."""
     mean = batch.reshape(len(batch), -1).mean(axis=1, dtype=np.float32)
@@ -159,6 +183,10 @@ FAKE = FrameworkEntry("Fake", "fake_framework:FakePredictor", ("numpy",), "pip i
 
 def fake_registry() -> Registry:
     return Registry((FAKE,))
+
+
+def gpu_registry(kind: str = "GpuPredictor") -> Registry:
+    return Registry((replace(FAKE, predictor=f"fake_framework:{kind}"),))
 
 
 def apart_registry() -> Registry:

@@ -29,7 +29,7 @@ class ModelFinder:
     """Finds those models of an agent that requests name. Thread-safe.
 
     ``settings_of`` returns the settings of a model, whose number of threads per operator applies to requests
-    that specify none.
+    that specify none, and whose GPUs to those that ask for the first of them.
     """
 
     catalog: Catalog
@@ -53,9 +53,10 @@ class ModelFinder:
             request.framework_name or None,
             options.weights,
         )
-        if options.threads is None:
-            options = replace(options, threads=self.settings_of(manifest).threads)
-        return manifest, options
+        settings = self.settings_of(manifest)
+        threads = settings.threads if options.threads is None else options.threads
+        device = settings.device if settings.device.of(0) == options.device else options.device
+        return manifest, replace(options, threads=threads, device=device.first(settings.batching.instances))
 
 
 GIVES_WAY_S = 30.0

@@ -185,9 +185,9 @@ class OpenAiService:
 
     def __init__(self, served: ServedModels, *opening: Any) -> None:
         def options_of(manifest: Any) -> dict[str, Any]:
-            settings = served.settings_of(manifest)
+            settings, options = served.settings_of(manifest), served.options.session
             return {
-                "options": replace(served.options.session.predictor, threads=settings.threads),
+                "options": replace(options, threads=settings.threads, device=settings.device).predictor,
                 "max_batch_size": settings.batching.max_batch_size,
                 "max_waiting": settings.batching.max_queue,
             }

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from google.protobuf.json_format import Parse, ParseError
 from google.protobuf.message import Message
 
-from inferometer.agent.hardware.environment import CPU, Device, DeviceKind, Weights
+from inferometer.agent.hardware.environment import CPU, Device, Weights
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.inference.stages import SystemDescription
 from inferometer.agent.open_inference.codec import TensorSignature, titled, v2_version
@@ -62,7 +62,7 @@ def config_message(
     versions: VersionPolicy = SERVE_ALL,
 ) -> config_pb.ModelConfig:
     """Returns the configuration of a model that the client calls ``name``."""
-    manifest, device = description.manifest, description.device
+    manifest = description.manifest
     platform = manifest.framework.name.lower()
     of_images = (each.parameters for each in manifest.inputs)
     layouts = {each.input_layer: each.layout for each in of_images if isinstance(each, ImageParameters)}
@@ -89,10 +89,11 @@ def config_message(
         instance_group=[
             group(
                 name=name,
-                count=batching.instances,
+                count=count,
                 kind=group.KIND_GPU if device.is_gpu else group.KIND_CPU,
                 gpus=[device.index] if device.is_gpu else [],
             )
+            for device, count in description.device.counts(batching.instances).items()
         ],
         parameters={
             key: config_pb.ModelParameter(string_value=value)
@@ -184,6 +185,7 @@ def _parameters(description: SystemDescription) -> dict[str, str]:
         "version": v2_version(description.manifest.version),
         "manifest_version": description.manifest.version,
         "weights": description.weights.value,
+        "device": str(description.device),
     }
     if description.seed is not None:
         found["seed"] = str(description.seed)
@@ -210,7 +212,7 @@ _MAX_SEED = 2**63 - 1
 class LoadParameters:
     """How to open a model.
 
-    The ``settings`` have its instances, threads and batching, and the ``options`` of its session the rest.
+    The ``settings`` have its instances, device, threads and batching, and the ``options`` of its session the rest.
     ``version`` of None leaves the choice to the agent.
     """
 
@@ -310,9 +312,9 @@ def _chosen(
         number = _whole("threads", threads, 1, _MAX_SEED)
         settings = replace(settings, threads=number, divided_by=None)
     if (device := found.get("device")) is not None:
-        options = replace(options, device=_device(device))
+        settings = replace(settings, device=_device(device))
     if groups := config.instance_group:
-        settings = settings.with_instances(_instances(groups, options.device))
+        settings = settings.with_instances(_instances(groups, settings.device))
     settings, max_inputs = _batching(config, settings, defaults.max_inputs)
     return LoadParameters(options, settings, max_inputs, found.get("version") or None)
 
@@ -368,6 +370,6 @@ def _whole(name: str, text: str, least: int, most: int) -> int:
 def _device(text: str) -> Device:
     if text == "cpu":
         return CPU
-    if found := re.fullmatch(r"gpu(?::(\d{1,4}))?", text):
-        return Device(DeviceKind.GPU, int(found[1] or 0))
-    raise ConfigurationError(f"device: {titled('found', text)}; allowed: cpu, gpu or gpu:N")
+    if found := re.fullmatch(r"gpu(?::(\d{1,4}(?:,\d{1,4}){0,63}))?", text):
+        return Device.gpus(found[1] or "0")
+    raise ConfigurationError(f"device: {titled('found', text)}; allowed: cpu, gpu or gpu:N,N")

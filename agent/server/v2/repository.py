@@ -71,7 +71,8 @@ class FoundModel:
 
     def is_like(self, other: FoundModel) -> bool:
         """Returns whether the other one is the same model with the same weights, perhaps served otherwise."""
-        same = replace(self.options, threads=other.options.threads) == other.options
+        options = other.options
+        same = replace(self.options, threads=options.threads, device=options.device) == options
         return same and self.manifest == other.manifest
 
 
@@ -248,7 +249,9 @@ class Repository:
 
     def _look_for(self, name: str, version: str, parameters: LoadParameters) -> FoundModel:
         model, framework = _split(name)
-        options = replace(parameters.options, threads=parameters.settings.threads)
+        settings, batching = parameters.settings, parameters.settings.batching
+        device = settings.device.first(batching.instances)
+        options = replace(parameters.options, threads=settings.threads, device=device)
         manifest = select_model(
             self._catalog,
             self._registry,
@@ -257,7 +260,6 @@ class Repository:
             framework,
             options.weights,
         )
-        batching = parameters.settings.batching
         most = batching.max_batch_size if batching.max_batch_size > 1 else parameters.max_inputs
         return FoundModel(
             manifest,

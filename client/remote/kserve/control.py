@@ -14,7 +14,7 @@ from inferometer.manifests.errors import AgentError, ConfigurationError
 from inferometer.protos.inference.v2.model_config_pb2 import ModelConfig
 
 _THREADS = "intra_op_thread_count"
-_KEPT = ("weights", "seed", "version", _THREADS)
+_KEPT = ("weights", "seed", "version", "device", _THREADS)
 """The parameters that an agent reports, and that a load of it takes."""
 _US_PER_MS = 1000
 _USUAL = bytes.fromhex("62082a02080132020801")
@@ -130,12 +130,12 @@ def _whole(server: KServeServer, name: str, version: str = "") -> dict[str, Any]
 def _of_agent(config: dict[str, Any]) -> dict[str, Any]:
     """Returns those parts of the configuration of an agent's model that a load can change."""
     parameters = {key: value for key, value in config.get("parameters", {}).items() if key in _KEPT}
-    [group] = config["instance_group"]
-    device = "gpu:" + str(group["gpus"][0]) if group.get("gpus") else "cpu"
+    groups = config["instance_group"]  # one a GPU, of which an earlier version has only one
+    device = "gpu:" + str(groups[0]["gpus"][0]) if groups[0].get("gpus") else "cpu"
     found = {
         "max_batch_size": config["max_batch_size"],
-        "instance_group": [{"count": group["count"]}],
-        "parameters": {**parameters, "device": {"string_value": device}},
+        "instance_group": [{"count": sum(group["count"] for group in groups)}],
+        "parameters": {"device": {"string_value": device}, **parameters},
     }
     if "dynamic_batching" in config:
         dynamic, taken = config["dynamic_batching"], ("max_queue_delay_microseconds", "preferred_batch_size")

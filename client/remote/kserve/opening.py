@@ -264,7 +264,6 @@ def _session(
             "model_version": manifest.version,
             "framework_name": manifest.framework.name,
             "framework_version": served.server.version,
-            "device": str(REMOTE),
             "server.address": str(served.address),
         },
     )

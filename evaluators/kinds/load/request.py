@@ -38,7 +38,7 @@ _KEPT = {
     *("initial_qps", "arrival", "min_duration_s", "min_queries"),
     *("duration_s", "concurrency", "scenario", "tolerance", "time_budget_s"),  # fields of LoadOptions
     *("force", "trace_sample", "repeat", "schedule", "write_schedule"),  # which change no figure
-    *("tracer_address", "trace_url", "server_statistics_hz", "metrics_url"),
+    *("tracer_address", "trace_url", "server_statistics_hz", "metrics_url", "gpus"),
 }
 """The options that evaluations store in fields of their own, or not at all."""
 MOST_INSTANCES = 64
@@ -68,7 +68,7 @@ def instances_option(what: str) -> Any:
     return declared(
         1,
         f"{what}; auto: as many as the cores allow with --threads or OMP_NUM_THREADS each, or with one "
-        "thread.",
+        "thread; on GPUs, one for each.",
         "N|auto",
         within=INSTANCES,
         made=_number_or_auto,
@@ -168,6 +168,9 @@ class LoadRequest(ModelRequest):
     instances: int = instances_option(
         "Instances of the model, which predict at the same time, in this process"
     )
+    gpus: str | None = declared(
+        None, "Run on these GPUs instead, by index, which the instances take in turn, in this process.", "N,N"
+    )
     pin: bool = declared(
         False, "Bind each instance to cores of its own, as many as it has threads, in this process."
     )
@@ -196,11 +199,16 @@ class LoadRequest(ModelRequest):
     )
 
     def __post_init__(self) -> None:
+        if self.gpus is not None:
+            device = self.system.session.device.gpus(str(self.gpus))
+            session = replace(self.system.session, device=device)
+            object.__setattr__(self, "system", replace(self.system, session=session))
         set_instances(self)
-        for name in ("max_batch_size", "max_queue_delay_ms", "instances", "pin"):
+        for name in ("max_batch_size", "max_queue_delay_ms", "instances", "gpus", "pin"):
             if self.system.agents and getattr(self, name) != LoadRequest.__dataclass_fields__[name].default:
                 raise ConfigurationError(f"{name} applies only to a model in this process; leave it out")
         check_options(self)
+        self.system.session.device.check_instances(self.instances)
         check_number("seed", self.seed, SEED)
         if self.synthetic and (self.dataset.path or self.dataset.name):
             raise ConfigurationError("synthetic needs no dataset; leave out dataset_name and dataset_path")

@@ -114,18 +114,24 @@ class Device(_message.Message):
 
     KIND_FIELD_NUMBER: _builtins.int
     INDEX_FIELD_NUMBER: _builtins.int
+    OTHERS_FIELD_NUMBER: _builtins.int
     kind: Global___DeviceKind.ValueType
     index: _builtins.int
     """The number of the GPU, as the framework counts them."""
+    @_builtins.property
+    def others(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The numbers of further GPUs: the instances of a model take all of them in turn."""
+
     def __init__(
         self,
         *,
         kind: Global___DeviceKind.ValueType = ...,
         index: _builtins.int = ...,
+        others: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "kind", b"kind"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "kind", b"kind", "others", b"others"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

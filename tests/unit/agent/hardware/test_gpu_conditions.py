@@ -57,6 +57,25 @@ def test_what_the_driver_tells(driver: dict[str, Any]) -> None:
     assert driver["handles"] == [1]
 
 
+def test_of_several_gpus_the_worst_counts_and_the_mean_of_times(
+    driver: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", int)
+    of_gpus = {
+        "ClockInfo": lambda gpu, _: 1410 - gpu,
+        "CurrentClocksThrottleReasons": lambda gpu: pynvml.nvmlClocksThrottleReasonHwSlowdown * (gpu == 2),
+        "ViolationStatus": lambda gpu, _: SimpleNamespace(violationTime=10 * gpu),
+        "ComputeRunningProcesses": lambda gpu: [
+            SimpleNamespace(pid=each) for each in (os.getpid(), 1, 2)[: gpu + 1]
+        ],
+    }
+    for name, answer in of_gpus.items():
+        monkeypatch.setattr(pynvml, f"nvmlDeviceGet{name}", answer)
+
+    assert read(Device.gpus("0,2,0,2")) == GpuCounters(1408, 1980, True, 10, 10, 2)
+    assert read(Device.gpus("0,1")) == GpuCounters(1409, 1980, False, 5, 5, 1)
+
+
 @pytest.mark.parametrize(
     ("reason", "slowed"),
     [

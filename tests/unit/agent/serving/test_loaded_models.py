@@ -44,7 +44,7 @@ class Disk:
             self.used[device] += mib * MIB
             return ServedModel(session, BatchingOptions(), on_closed=on_closed)
 
-        return Loading(name, device, expected_mib * MIB, load)
+        return Loading(name, {device: expected_mib * MIB}, load)
 
     @property
     def loaded(self):
@@ -206,6 +206,28 @@ def test_each_device_has_the_limit_by_itself(make, disk):
     used_once(models, disk, "h", device=GPU)
 
     assert disk.loaded == ["a", "h"]
+
+
+def test_a_model_on_several_devices_takes_its_part_of_the_limit_of_each(make, disk):
+    models, gpus = make(memory_mib=50), (Device.gpus("0"), Device.gpus("1"))
+    disk.used |= dict.fromkeys(gpus, 0)
+
+    def load(on_closed):
+        disk.sessions.append(FakeSession("both"))
+        disk.used[gpus[0]] += 30 * MIB
+        disk.used[gpus[1]] += 20 * MIB
+        return ServedModel(disk.sessions[-1], BatchingOptions(), on_closed=on_closed)
+
+    with models.lease("both", Loading("both", dict.fromkeys(gpus, 0), load)):
+        models.lease("fits", disk.loading("fits", 30, device=gpus[1])).release()
+        with pytest.raises(
+            MemoryLimitError, match="full takes 30 MiB on gpu:0, where models in use take 30 "
+        ):
+            models.lease("full", disk.loading("full", 30, device=gpus[0]))
+        assert disk.loaded == ["both", "fits"]
+    used_once(models, disk, "full", mib=30, device=gpus[0])  # for which the model on both is unloaded
+
+    assert disk.loaded == ["fits", "full"]
 
 
 def test_as_many_models_as_may_be_are_loaded(make, disk):

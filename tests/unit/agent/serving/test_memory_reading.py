@@ -63,6 +63,13 @@ def test_memory_of_a_gpu_is_what_this_process_uses_of_it(driver):
     assert driver.asked == [1]
 
 
+def test_the_gpu_is_the_one_that_frameworks_see(driver, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,3")
+    used_bytes(GPU)
+
+    assert driver.asked == [3]
+
+
 def test_memory_of_a_gpu_is_all_that_is_used_where_the_driver_does_not_know_the_process(driver):
     driver.processes += [SimpleNamespace(pid=os.getpid() + 1, usedGpuMemory=None)]
 
