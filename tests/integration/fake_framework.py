@@ -14,7 +14,7 @@ from inferometer.agent.hardware.environment import FrameworkDetails, Precision, 
 from inferometer.agent.inference.predictor import Predictor
 from inferometer.agent.inference.registry import FrameworkEntry, Registry
 from inferometer.agent.preprocessing.inputs import Tensors
-from inferometer.manifests.errors import DeviceError, PredictionError
+from inferometer.manifests.errors import DeviceError, DeviceLostError, PredictionError
 from inferometer.manifests.schema import ModelManifest
 
 DEADLINE_S = 30
@@ -161,6 +161,8 @@ class GpuPredictor(FakePredictor):
 
     def predict(self, inputs: Tensors) -> Tensors:
         size = len(inputs["data"])
+        if self.manifest.model.architecture == "failing":
+            raise DeviceLostError("the GPU has fallen off the bus")
         time.sleep(0.02)  # so that one instance cannot take all requests
         return {"gpu": np.full((size, 1), self.options.device.index, np.float32)}
 

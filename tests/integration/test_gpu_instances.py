@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -35,8 +36,9 @@ BOTH = Device.gpus("0,1")
 
 @pytest.fixture
 def agent(start_agent: Callable[..., AgentServer]) -> AgentServer:
-    """Echo has three instances on both GPUs; all others have one, on GPU 1."""
-    own = {"echo": ModelSettings(BatchingOptions(instances=3), device=BOTH)}
+    """Echo and Failing have three instances on both GPUs; all others have one, on GPU 1."""
+    settings = ModelSettings(BatchingOptions(instances=3), device=BOTH)
+    own = {"echo": settings, "failing": settings}
     serving = ServingOptions(session=SessionOptions(device=Device.gpus("1")), by_model=own)
     return start_agent(serving=serving, registry=gpu_registry())
 
@@ -123,6 +125,18 @@ def test_what_an_agent_tells_of_its_gpus(agent: AgentServer, client: triton.Infe
         (each["name"], each["device"], each["instances"], each["instances_alive"])
         for each in status.details["models"]
     ] == [("Echo", "gpu:0,1", 3, 3), ("Mean", "gpu:1", 1, 1)]
+
+
+def test_a_lost_gpu_is_told_alone_and_makes_the_agent_unfit(
+    agent: AgentServer, client: triton.InferenceServerClient
+) -> None:
+    with pytest.raises(triton.InferenceServerException, match="fallen off the bus"):
+        client.infer("Failing", [tensor_of(images(1))])
+
+    status = ask_status(agent.address, TIMEOUT_S)
+    assert status.health == "NOT_SERVING"
+    [trouble] = status.details["troubles"]
+    assert re.match(r"(device )?gpu:[01] is lost: the GPU has fallen", trouble)
 
 
 @pytest.mark.parametrize(
