@@ -35,6 +35,8 @@ class Host:
         parallel: The share of the time that threads divide among them (Amdahl).
         sharing: By how much each further instance slows down all of them.
         noise: The standard deviation of the logarithm of a batch's time.
+        idle_watts: Its power without work.
+        core_watts: What each thread adds during a batch.
     """
 
     cores: int
@@ -43,6 +45,8 @@ class Host:
     parallel: float = 0.5
     sharing: float = 0.0
     noise: float = 0.05
+    idle_watts: float = 20.0
+    core_watts: float = 10.0
 
     @classmethod
     def drawn(cls, seed: int) -> Host:
@@ -85,6 +89,7 @@ class SimulatedProber:
         self.elapsed_s = 0.0
         self.runs: list[LoadRun] = []
         self.used: list[Configuration] = []
+        self.watts = 0.0  # the mean power during the last run
         self._host = host
         self._random = np.random.RandomState(seed)
         self._interrupted_after = interrupted_after
@@ -128,6 +133,8 @@ class SimulatedProber:
         queries = Queries(due, due.copy(), done, outcome, nothing, nothing, np.zeros_like(due), repeated=0)
         sent = queries.chosen(due <= end_ns)
         self.elapsed_s += end_ns / NS_PER_S
+        busy = self._busy_s * (self.used[-1].threads or 1) * NS_PER_S / end_ns
+        self.watts = self._host.idle_watts + self._host.core_watts * busy
         self.runs.append(
             LoadRun(
                 *(schedule.rate_qps, schedule.source, schedule.seed, schedule.checksum, sent),
@@ -144,6 +151,7 @@ class SimulatedProber:
         free, done = [0.0] * c.instances, np.full(count, -1.0)
         bound_s = math.inf if bound_ns is None else bound_ns / NS_PER_S
         first = number = late = 0
+        self._busy_s = 0.0
         while first < count and (max_late is None or late <= max_late):
             begin = max(free[0], arrivals[first])
             if delay_s:
@@ -152,6 +160,7 @@ class SimulatedProber:
             last = bisect_right(arrivals, begin, first, min(first + most, count))
             end = begin + self._batch_s[last - first] * noise[number]
             heapq.heapreplace(free, end)
+            self._busy_s += end - begin
             done[first:last] = end
             if end - arrivals[first] > bound_s:
                 late += sum(end - arrival > bound_s for arrival in arrivals[first:last])

@@ -3,11 +3,12 @@
 Counters only grow: two readings show what happened between them. A reading takes about a millisecond. Values
 that the system or NVIDIA's driver does not report are None. ``ConditionSampler`` is a thread that samples
 what has no counter: clocks, and when other processes used the processors. ``GpuReader`` reads the GPU of a
-model, and ``GpuUseReader`` reads how busy every GPU is.
+model, ``EnergyMeter`` the power of its device, and ``GpuUseReader`` how busy every GPU is.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import threading
@@ -419,6 +420,40 @@ class GpuReader(_Driver):
     def figures(self) -> dict[str, float]:
         """Returns the figures of a single GPU: use, memory, power, clock and temperature, named ``gpu_…``."""
         return {f"gpu_{name}": found for gpu in self._gpus for name, found in _figures(gpu, _FIGURES).items()}
+
+
+class EnergyMeter(_Driver):
+    """Measures the mean power of a model's device, for all processes, by counters of energy.
+
+    For a GPU, it is NVML's counter of the whole card (Volta and later). For a CPU, it is RAPL's counter of
+    each package (Linux's powercap.rst), without memory and the rest of the host; only root may read it.
+
+    Attributes:
+        metered: Whose power it is; empty if there is no counter, or it may not be read.
+    """
+
+    def __init__(self, device: Device, sys: Path = SYS) -> None:
+        super().__init__((lambda: [_gpu_of_index(device.index)]) if device.is_gpu else None)
+        # others are parts of a package, or the whole platform
+        names = [] if device.is_gpu else (sys / "class/powercap").glob("intel-rapl:*/name")
+        self._packages = [name.parent for name in names if name.read_bytes().startswith(b"package")]
+        self._before: tuple[int, list[tuple[float, float]]] = (0, [])
+        self.read_watts()
+        whose = "whole GPU" if device.is_gpu else f"{len(self._packages)} CPU packages"
+        self.metered = f"{whose}, all processes" if self._before[1] else ""
+
+    def read_watts(self) -> float:
+        """Returns the mean power since the last call, in watts; 0 if a counter cannot be read."""
+        before_ns, before = self._before
+        self._before = now_ns, now = time.monotonic_ns(), _optional(self._joules) or []
+        spent = [(end - start) % wrap for (start, _), (end, wrap) in zip(before, now, strict=False)]
+        return sum(spent) * _NS_PER_S / max(now_ns - before_ns, 1)
+
+    def _joules(self) -> list[tuple[float, float]]:
+        """Returns what each counter shows, and where it wraps around."""
+        found = [(pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3, math.inf) for gpu in self._gpus]
+        files = [(each / "energy_uj", each / "max_energy_range_uj") for each in self._packages]
+        return found + [(_number(shown) / 1e6, _number(most) / 1e6) for shown, most in files]
 
 
 class GpuUseReader(_Driver):

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.evaluators.kinds.load.measurement import Method, RateSearchMeasurement
-from inferometer.evaluators.kinds.tuning.request import RATE_PER_CORE, Configuration
+from inferometer.evaluators.kinds.tuning.request import RATE, RATE_PER_CORE, RATE_PER_WATT, Configuration
 from inferometer.evaluators.statistics import t_quantile_95
 
 BLOCKS = 20
 """The number of blocks of a round's arrivals, which are paired between configurations."""
 SEQUENCES = 8
 """The number of independent sequences of arrivals that the figure of the best configuration rests on."""
-SLOPE, _SLOPES = 12.0, (4.0, 60.0)
+_SLOPE, _SLOPES = 12.0, (4.0, 60.0)
 """The usual slope of the log odds of a late query against ln(rate), and the range of those found."""
 OUT_OF_TIME = "the time budget was used up"
 OUT_OF_MEMORY = "its memory peaks above"
@@ -45,6 +45,9 @@ class Trial:
         high: The upper end, likewise.
         better: The probability that it is better than the best; None if it was not raced, or if the rate of
             the best was only a lower bound.
+        watts: The mean power of what is metered at this rate; None if it was not metered.
+        queries_per_joule_low: The lower end of the 95 % interval of the rate per watt, likewise.
+        queries_per_joule_high: The upper end, likewise.
         score: The first score of its precision on the dataset; None if it was not evaluated.
         score_low: The lower end of the 95 % interval of the score; None if there is none.
         score_high: The upper end, likewise.
@@ -63,6 +66,9 @@ class Trial:
     low: float | None = None
     high: float | None = None
     better: float | None = None
+    watts: float | None = None
+    queries_per_joule_low: float | None = None
+    queries_per_joule_high: float | None = None
     score: float | None = None
     score_low: float | None = None
     score_high: float | None = None
@@ -76,6 +82,26 @@ class Trial:
     def cores(self) -> int:
         """The cores that the configuration is for: its instances times their threads, 1 if unknown."""
         return self.configuration.instances * (self.configuration.threads or 1)
+
+    def cost(self, objective: str) -> float:
+        """By what the objective divides the rate: cores, watts (0 if they are unknown), or 1."""
+        return {RATE_PER_CORE: self.cores, RATE_PER_WATT: self.watts or 0.0}.get(objective, 1.0)
+
+    def tell(self, figure: Figure, given_qps: float | None, *, metered: bool, confirmed: bool) -> None:
+        """Sets the figures, with intervals if they are confirmed; at a given rate, that of the latency."""
+        rate, self.watts = math.exp(figure.log) * figure.cost, figure.cost if metered else None
+        ends = [rate * math.exp(side * figure.log_half) for side in (-1, 1)]
+        if given_qps is None:
+            self.rate_qps = rate
+        else:
+            self.rate_qps, self.latency_ms = given_qps, 1e-6 / rate
+            ends = [1e-6 / end for end in reversed(ends)]
+        self.low, self.high = ends if confirmed else (None, None)
+        if metered and confirmed:
+            half = replace(figure, blocks=figure.influences).log_half
+            self.queries_per_joule_low, self.queries_per_joule_high = (
+                math.exp(figure.log + side * half) for side in (-1, 1)
+            )
 
 
 def nothing_serves(trials: Iterable[Trial]) -> str:
@@ -97,6 +123,8 @@ class TuningMeasurement(RateSearchMeasurement):
         ended_s: When each probe ended, in seconds since the tuning began.
         resumed: Which probes are those of an earlier evaluation; empty for none.
         score_name: The name of the score with its unit; empty if the model was not evaluated.
+        watts: The mean power of what is metered during each probe; 0 if it is unknown.
+        metered: Whose power is read; empty for none.
     """
 
     kind: ClassVar[str] = "tuning"
@@ -107,6 +135,8 @@ class TuningMeasurement(RateSearchMeasurement):
     ended_s: Sequence[float] = ()
     resumed: str = ""
     score_name: str = ""
+    watts: Sequence[float] = ()
+    metered: str = ""
 
     @property
     def best(self) -> Trial | None:
@@ -124,9 +154,9 @@ class TuningMeasurement(RateSearchMeasurement):
         return self.answer is not None and self.answer.method == Method.AT_LEAST.value
 
     @property
-    def is_per_core(self) -> bool:
-        """Whether the best configuration is the one with the highest rate per core."""
-        return self.asked.get("objective") == RATE_PER_CORE
+    def objective(self) -> str:
+        """What makes a configuration the best."""
+        return str(self.asked.get("objective", RATE))
 
     @property
     def another(self) -> float | None:
@@ -148,7 +178,7 @@ class TuningMeasurement(RateSearchMeasurement):
         return min(1.0, sum(each.better or 0.0 for each in self.trials))
 
     def _merit(self, trial: Trial) -> float:
-        return (trial.rate_qps or 0.0) / (trial.cores if self.is_per_core else 1)
+        return (trial.rate_qps or 0.0) / (trial.cost(self.objective) or 1.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -156,21 +186,35 @@ class Figure:
     """A configuration's figure of merit in a round.
 
     Attributes:
-        log: ln(rate in queries/s, or that per core), or -ln(latency in ns): the higher, the better.
-        blocks: float64: the influence on ``log`` of each of ``BLOCKS`` blocks of a round's arrivals, or of
+        log: ln(rate in queries/s, or that per core or watt), or -ln(latency in ns): the higher, the better.
+        blocks: float64: the influence on ln(rate) of each of ``BLOCKS`` blocks of a round's arrivals, or of
             each of ``SEQUENCES``; their sum is 0.
         resolution: The standard error of ``log`` that is left by the interpolation between two probes.
         certain: Whether ``log`` is bracketed, and no bound of it.
+        costs: float64: by what the rate is divided, such as watts: one value, or one for each block.
+        cost_step: By how much ln(cost) differs between the two probes of the bracket.
     """
 
     log: float
     blocks: Floats
     resolution: float = 0.0
     certain: bool = True
+    costs: Floats = field(default_factory=lambda: np.ones(1))
+    cost_step: float = 0.0
+
+    @property
+    def cost(self) -> float:
+        """By what the rate is divided."""
+        return float(self.costs.mean())
+
+    @property
+    def influences(self) -> Floats:
+        """The influence of each block on ``log``: on that of the rate, less that on that of the mean cost."""
+        return self.blocks - (self.costs - self.cost) / (len(self.costs) * self.cost)
 
     @property
     def log_half(self) -> float:
-        """Half the width of the 95 % interval of ``log``, by Student's t distribution."""
+        """Half the width of the 95 % interval of ln(rate), by Student's t distribution."""
         return t_quantile_95(len(self.blocks) - 1) * _error(self.blocks, self.resolution)
 
 
@@ -186,16 +230,21 @@ def probability_better(one: Figure, best: Figure) -> float:
     B blocks of common arrivals, so that its variance is B / (B - 1) * sum(d_b²): the paired-t interval of two
     systems with common random numbers (Law, "Simulation Modeling and Analysis", 10.2), applied to a rate by
     the delta method. The probability is that of D > 0 in the normal approximation with a flat prior.
+    The power has no blocks in a round: by how much it differs between both ends of a bracket is its error.
     """
-    error = _error(one.blocks - best.blocks, one.resolution, best.resolution)
+    others = (one.resolution, best.resolution, one.cost_step, best.cost_step)
+    error = _error(one.influences - best.influences, *others)
     return 0.5 * math.erfc((best.log - one.log) / max(error, 1e-9) / math.sqrt(2))
+
+
+_LONGEST_STEP = math.log(1.5)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Probe:
     """A probe: its rate, the late queries in each block, their log odds, and whether the bound was kept.
 
-    The numbers of late queries are shares of all queries of the probe.
+    The numbers of late queries are shares of all queries of the probe. For ``costs``, see ``Figure``.
     """
 
     rate_qps: float
@@ -203,6 +252,14 @@ class Probe:
     logit: float
     kept: bool
     stopped: bool
+    costs: Floats = field(default_factory=lambda: np.ones(1))
+
+    def step(self, share: float, width: float, number: int, before: Figure | None) -> float:
+        """Returns how far, in ln(rate), the next probe is beyond the rate where the bound is just kept."""
+        step = abs(logit(share) - self.logit) / _SLOPE * (2 if self.stopped else 1)
+        longest = (1 if self.stopped else 2) * width if before else _LONGEST_STEP  # about the rate is known
+        step = min(max(step + width / 2, width) * 2.0**number, longest * (1 + number / 2))
+        return step if self.kept else -step
 
 
 def fitted(
@@ -218,7 +275,7 @@ def fitted(
         trusted: Whether the log odds are those of many queries, so that they tell where the rate is between
             the probes.
     """
-    slope, wanted, span, distance = SLOPE, logit(share), width, 0.5
+    slope, wanted, span, distance, cost_step = _SLOPE, logit(share), width, 0.5, 0.0
     if low and high:
         span = math.log(high.rate_qps / low.rate_qps)
         rise = max(high.logit - low.logit, 1e-9)
@@ -231,13 +288,16 @@ def fitted(
             distance = min(*ends, 0.5)
         parts = [_shares(each.blocks) for each in (low, high) if each.blocks.any() and not each.stopped]
         blocks = (1 - weight) * parts[0] + weight * parts[-1] if parts else _shares(high.blocks)
+        costs = low.costs if high.stopped else (1 - weight) * low.costs + weight * high.costs
+        cost_step = math.log(high.costs.mean() / low.costs.mean())
     elif probe := low or high:
-        log, blocks = math.log(probe.rate_qps), _shares(probe.blocks)
+        log, blocks, costs = math.log(probe.rate_qps), _shares(probe.blocks), probe.costs
         log += 0.0 if low else min((wanted - probe.logit) / slope, 0.0)
     else:
         return None
     influence = -(blocks - blocks.mean()) / ((1 - share) * slope)
-    return Figure(log, influence, distance * span / 2, certain=bool(low and high))
+    certain = bool(low and high)
+    return Figure(log - math.log(costs.mean()), influence, distance * span / 2, certain, costs, cost_step)
 
 
 def between(low: Probe, high: Probe, share: float) -> float:

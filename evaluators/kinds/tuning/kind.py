@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from operator import attrgetter
 from typing import Any, ClassVar
 
+from inferometer.agent.hardware.conditions import EnergyMeter
 from inferometer.agent.serving.served_models import release_free_memory
 from inferometer.evaluators.documents import Stored, checked, restored, storable
 from inferometer.evaluators.drawing.charts import Chosen, Drawing, Plot, PointChart, Rule, Series, label_of
@@ -33,7 +34,13 @@ from inferometer.evaluators.kinds.tuning.figures import (
     nothing_serves,
 )
 from inferometer.evaluators.kinds.tuning.race import Race, Replay
-from inferometer.evaluators.kinds.tuning.request import Configuration, TuningRequest
+from inferometer.evaluators.kinds.tuning.request import (
+    RATE,
+    RATE_PER_CORE,
+    RATE_PER_WATT,
+    Configuration,
+    TuningRequest,
+)
 from inferometer.evaluators.load.local_target import ReloadedTarget, SwitchedTarget
 from inferometer.evaluators.reports.base import (
     INVALID_COLUMN,
@@ -56,6 +63,10 @@ _SAME = (
 )
 """What a tuning and its continuation have in common, of their systems."""
 _FREE = "time_budget_s"  # which only decides how far the race goes
+_NO_POWER = (
+    f"objective {RATE_PER_WATT} needs a counter of energy: of an NVIDIA GPU (Volta or later), or of the "
+    "CPU packages, in /sys/class/powercap/intel-rapl:*/energy_uj, which often only root may read"
+)
 
 
 class TuningJob(LoadJob):
@@ -74,25 +85,30 @@ class TuningJob(LoadJob):
 
         Raises:
             ConfigurationError: The evaluation to resume is no interrupted tuning of this model with these
-                options on this machine, the machine does not report the peak of memory, or no precision has
-                the least score.
+                options on this machine, the machine does not report the peak of memory or the energy, or no
+                precision has the least score.
             UnknownEvaluationError: There is no such evaluation.
         """
-        if self._tuning.max_memory_mib and not read_peak_bytes():
-            raise ConfigurationError("max_memory needs the peak of memory from Linux's /proc; leave it out")
-        if self._tuning.resume is not None:
-            self._stored = resources.stored(self._tuning.resume)
-            _check_options(self._tuning, self._stored)
-        for precision in self._tuning.dtype or ():
-            resources.check_system(self._tuning.system_in(precision))
-        if self._tuning.min_score is not None:
-            self._score_name, self._scores = (
-                _stored_scores(self._stored.measurement)
-                if self._stored
-                else _scores(self._tuning, resources, callbacks or JobCallbacks())
-            )
-            _leave_out(self._tuning.min_score, self._score_name, self._scores)
-        yield from super().run(resources, callbacks)
+        with EnergyMeter(self._tuning.system.session.device) as self._meter:
+            if self._tuning.objective == RATE_PER_WATT and not self._meter.metered:
+                raise ConfigurationError(_NO_POWER)
+            if self._tuning.max_memory_mib and not read_peak_bytes():
+                raise ConfigurationError(
+                    "max_memory needs the peak of memory from Linux's /proc; leave it out"
+                )
+            if self._tuning.resume is not None:
+                self._stored = resources.stored(self._tuning.resume)
+                _check_options(self._tuning, self._stored)
+            for precision in self._tuning.dtype or ():
+                resources.check_system(self._tuning.system_in(precision))
+            if self._tuning.min_score is not None:
+                self._score_name, self._scores = (
+                    _stored_scores(self._stored.measurement)
+                    if self._stored
+                    else _scores(self._tuning, resources, callbacks or JobCallbacks())
+                )
+                _leave_out(self._tuning.min_score, self._score_name, self._scores)
+            yield from super().run(resources, callbacks)
 
     def _switched(self, *opened: Any) -> SwitchedTarget:
         target = ReloadedTarget if self._tuning.system.agents else SwitchedTarget
@@ -118,7 +134,7 @@ class TuningJob(LoadJob):
             if names := [name for name in _SAME if attrgetter(name)(machine) != attrgetter(name)(theirs)]:
                 message = f"cannot be resumed with another model or machine; what differs: {', '.join(names)}"
                 raise ConfigurationError(f"evaluation {self._stored.id} {message}")
-        replay = Replay(session, self._use, read_peak_bytes, before)
+        replay = Replay(session, self._use, read_peak_bytes, before, self._meter.read_watts)
         trials = [Trial(each, **self._scores.get(each.precision, {})) for each in space]
         race = Race(request, trials, replay, before.limit_qps)
         whole = race.run()
@@ -133,7 +149,8 @@ class TuningJob(LoadJob):
         if self._stored:
             resumed = f"{replay.count} of {len(probes)} probes are those of evaluation {self._stored.id}"
         told = (request.asked, before.limit_qps, tuple(race.ended_s), resumed, self._score_name)
-        found = TuningMeasurement(options, probes, 0, answer, race.trials(), *told)
+        power = (race.watts, self._meter.metered) if request.objective == RATE_PER_WATT else ()
+        found = TuningMeasurement(options, probes, 0, answer, race.trials(), *told, *power)
         if whole and race.best is not None:
             self._use(race.best.configuration)  # which the evaluation then describes
             if self._file:
@@ -242,6 +259,19 @@ def _answer(measured: TuningMeasurement) -> str:
     return found if ends else f"about {found}; there was too little time for an interval"
 
 
+def _divided(measured: TuningMeasurement, best: Trial) -> str:
+    """Returns a one-line description of the rate per core or per watt."""
+    cost, rate = best.cost(measured.objective), measured.answer
+    if rate is not None:
+        rate = rate.times(1 / cost)
+        if best.watts:
+            low, high = best.queries_per_joule_low, best.queries_per_joule_high
+            rate = replace(rate, low_qps=low, high_qps=high)
+    text = f"about {(best.rate_qps or 0.0) / cost:.4g}" if rate is None else rate_text(rate)
+    unit = f"queries/J, at {best.watts:.4g} W ({measured.metered})" if best.watts else "queries/s"
+    return f"{text} {unit}"
+
+
 def _another(measured: TuningMeasurement) -> str:
     """Returns what is known of the chance that another configuration is better."""
     if measured.another is not None:
@@ -272,6 +302,11 @@ class TuningReport(Report[TuningMeasurement]):
         Column("max_queue_delay_ms", "delay (ms)"),
         Column("rate_qps", "rate (queries/s)", decimals=1, stays=True),
         Column("rate_per_core_qps", "per core (queries/s)", decimals=1),
+        Column("queries_per_joule", "per watt (queries/J)"),
+        Column("queries_per_joule_low", "per watt low", detail=1),
+        Column("queries_per_joule_high", "per watt high", detail=1),
+        Column("watts", "power (W)", decimals=1),
+        Column("metered", "power of", detail=1),
         Column("latency_ms", "latency (ms)"),
         Column("low", "low", detail=1),
         Column("high", "high", detail=1),
@@ -292,7 +327,7 @@ class TuningReport(Report[TuningMeasurement]):
     def rows(self, evaluations: Sequence[Evaluation[TuningMeasurement]]) -> Iterator[Row]:
         """Yields the configurations of each tuning."""
         for evaluation in evaluations:
-            described = describe(evaluation)
+            described, measured = describe(evaluation), evaluation.measurement
             named = {key: described[key] for key in ("id", "model_name", "framework_name", "status")}
             named |= describe_verdict(evaluation, _invalid(evaluation.measurement))
             for place, trial in enumerate(evaluation.measurement.trials, start=1):
@@ -300,8 +335,10 @@ class TuningReport(Report[TuningMeasurement]):
                 peak_bytes = values.pop("memory_bytes")
                 values["memory_mib"] = None if peak_bytes is None else peak_bytes / 2**20
                 values["score_name"] = None if trial.score is None else evaluation.measurement.score_name
-                per_core = trial.rate_qps and trial.rate_qps / trial.cores
-                values["rate_per_core_qps"] = per_core if evaluation.measurement.is_per_core else None
+                rate = trial.rate_qps and trial.rate_qps / (trial.cost(measured.objective) or 1.0)
+                values["rate_per_core_qps"] = rate if measured.objective == RATE_PER_CORE else None
+                values["queries_per_joule"] = rate if trial.watts else None
+                values["metered"] = measured.metered or None
                 figures = {"place": place, "probes": len(trial.probes), "stopped": trial.stopped or None}
                 yield {**named, **values.pop("configuration"), **values, **figures}
 
@@ -411,11 +448,8 @@ class TuningKind(RateSearchKind):
         whole = evaluation.status is not Status.INTERRUPTED
         answer = _answer(measured) if whole else f"none: stopped; --resume={evaluation.id} continues it"
         yield "answer", ("INVALID: " * bool(invalid)) + answer
-        if best and whole and measured.is_per_core:
-            rate = f"about {(best.rate_qps or 0.0) / best.cores:.4g}"
-            if measured.answer:
-                rate = rate_text(measured.answer.times(1 / best.cores))
-            yield "per core", f"{rate} queries/s"
+        if best and whole and measured.objective != RATE:
+            yield measured.objective.removeprefix("rate_").replace("_", " "), _divided(measured, best)
         if invalid:
             yield "", invalid
         if best and whole:
@@ -437,6 +471,8 @@ class TuningKind(RateSearchKind):
         yield "raced", f"{len(raced)} of {len(measured.trials)} configurations; {tried} answered a burst"
         for each in raced:
             found = "no figure" if each.rate_qps is None else f"{each.rate_qps:.1f} queries/s"
+            if each.rate_qps and each.watts:
+                found += f", {each.rate_qps / each.watts:.4g} queries/J"
             if each.latency_ms is not None:
                 found = f"p{measured.options.percentile:g} {each.latency_ms:.4g} ms"
             yield "", "  ".join(filter(None, (str(each.configuration), found, each.stopped)))

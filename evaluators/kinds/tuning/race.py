@@ -30,7 +30,6 @@ from inferometer.evaluators.kinds.tuning.figures import (
     OUT_OF_SCORE,
     OUT_OF_TIME,
     SEQUENCES,
-    SLOPE,
     Figure,
     Floats,
     Probe,
@@ -42,8 +41,9 @@ from inferometer.evaluators.kinds.tuning.figures import (
     nothing_serves,
     probability_better,
 )
-from inferometer.evaluators.kinds.tuning.request import RATE_PER_CORE, Configuration, TuningRequest
+from inferometer.evaluators.kinds.tuning.request import RATE_PER_WATT, Configuration, TuningRequest
 from inferometer.evaluators.load.arrivals import Extent, Schedule
+from inferometer.evaluators.load.issuer import frozen_heap
 from inferometer.evaluators.load.load_session import LoadSession
 from inferometer.evaluators.load.queries import LoadRun, Outcome, Stop, bound_ns_of
 from inferometer.manifests.errors import SessionError
@@ -67,7 +67,6 @@ _LUCK = 0.75  # by how much a round overstates the rate of the best, in widths: 
 _HOPELESS = 2.0  # a probe ends once this many times as many queries are late as the bound allows
 _SURELY_HOPELESS = 8.0  # likewise, for several sequences: the burst of one may be the one that others lack
 _START_BOUNDS, _START_SHARE = 10, 0.25
-_LONGEST_STEP = math.log(1.5)
 _SURELY_WORSE = 0.005
 _NS_PER_S, _BYTES_PER_MIB = 1_000_000_000, 1024**2
 
@@ -87,6 +86,7 @@ class Replay:
         serve: Serves the model with a configuration from then on; returns why it cannot, or an empty text.
         read_peak_bytes: Returns the peak of the memory since it was called last.
         stored: The interrupted tuning.
+        read_watts: Returns the mean power since it was called last; 0 if it is unknown.
     """
 
     def __init__(
@@ -95,8 +95,11 @@ class Replay:
         serve: Callable[[Configuration], str],
         read_peak_bytes: Callable[[], int],
         stored: TuningMeasurement,
+        read_watts: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._session, self._serve, self._read_peak_bytes = session, serve, read_peak_bytes
+        self._read_watts, self._stored_watts = read_watts, stored.watts
+        self.watts = 0.0  # the mean power during the last probe
         self._impossible = {
             each.configuration: each.stopped.removeprefix(f"{NOT_POSSIBLE}: ")
             for each in stored.trials
@@ -138,6 +141,7 @@ class Replay:
                 ends = all(each is not owner for each, *_ in self._left)
                 self._peak_bytes = (owner.memory_bytes or 0) if ends else 0  # a peak above the limit ends it
                 self._session.keep(run, ended_s)
+                self.watts = self._stored_watts[self.count] if self._stored_watts else 0.0
                 self.count += 1
                 return run
             self._left = []
@@ -146,7 +150,11 @@ class Replay:
             if reason := self.use(self._wanted):  # of which no stored probe is left
                 raise SessionError(f"{self._wanted}: no longer possible after the interruption: {reason}")
             self._read_peak_bytes()  # leaves what was open before out of the peak
-        return self._session.run(schedule, bound_ns, max_late, name)
+        with frozen_heap():  # which the run then need not wait for
+            self._read_watts()
+            run = self._session.run(schedule, bound_ns, max_late, name)
+            self.watts = self._read_watts()
+        return run
 
     def read_peak_bytes(self) -> int:
         """Returns the peak of the memory since the last call, or of the stored probe that was used last."""
@@ -168,8 +176,10 @@ class Race:
     ) -> None:
         self._request, self._session, self._limit_qps = request, session, limit_qps
         self._bound_ns = bound_ns_of(request.latency_bound_ms)
-        self._share, self._per_core = 1 - request.percentile / 100, request.objective == RATE_PER_CORE
-        self._process = request.load.process
+        self._share, self._process = 1 - request.percentile / 100, request.load.process
+        self._per = request.objective.removeprefix("rate").replace("_", " ")
+        self._per_watt, self._idle_watts = request.objective == RATE_PER_WATT, 1.0
+        self._figure = self._rate if request.rate_qps is None else self._latency
         self._every = list(trials)
         self._figures: dict[Configuration, Figure] = {}
         self._hopeless: set[Configuration] = set()
@@ -179,7 +189,8 @@ class Race:
         self._interrupted = self._confirmed = False
         self.best: Trial | None = None
         self.note = ""
-        self.ended_s: list[float] = []  # of the probes: their lengths depend on no other times; see Replay
+        # of the probes: their lengths depend on no other times; see Replay
+        self.ended_s, self.watts = list[float](), list[float]()
 
     def run(self) -> bool:
         """Races and confirms, until all is known or the time is used up; returns False after a stop."""
@@ -211,17 +222,11 @@ class Race:
 
     def trials(self) -> tuple[Trial, ...]:
         """Returns what is known of each configuration, the best first."""
-        given_qps = self._request.rate_qps
         for each in self._every:
+            each.watts = None  # unless it has a figure
             if figure := self._figures.get(each.configuration):
-                half = figure.log_half if each is self.best and self._confirmed else math.nan
-                ends = [self._qps(each, figure.log + side * half) for side in (-1, 1)]
-                if given_qps is None:
-                    each.rate_qps = self._qps(each, figure.log)
-                else:
-                    each.rate_qps, each.latency_ms = given_qps, 1e-6 / math.exp(figure.log)
-                    ends = [1e-6 / end for end in reversed(ends)]
-                each.low, each.high = (None if math.isnan(half) else end for end in ends)
+                confirmed = each is self.best and self._confirmed
+                each.tell(figure, self._request.rate_qps, metered=self._per_watt, confirmed=confirmed)
 
         def rank(each: Trial) -> tuple[bool, int, float]:
             figure = self._figures.get(each.configuration)
@@ -242,16 +247,13 @@ class Race:
         if self._confirmed:
             return RateAnswer(found.rate_qps, found.low, found.high, Method.LATE_FRACTION.value, self.note)
         if not self._figures[found.configuration].certain:
-            note = "; ".join(
-                filter(None, (f"no rate above {found.rate_qps:.4g} queries/s was sent", self.note))
-            )
+            note = f"no rate above {found.rate_qps:.4g} queries/s was sent{'; ' * bool(self.note)}{self.note}"
             return RateAnswer(found.rate_qps, found.rate_qps, None, Method.AT_LEAST.value, note)
         return None
 
     def _measure_capacities(self) -> None:
         """Sends bursts to every configuration; a delay makes no difference, since the batches are full."""
-        known: dict[Configuration, float] = {}
-        wanted_qps = self._request.rate_qps or 0.0
+        known, wanted_qps = dict[Configuration, float](), self._request.rate_qps or 0.0
         for each in (each for each in self._every if not each.stopped):
             c = each.configuration
             if not wanted_qps and c.max_queue_delay_ms >= self._request.latency_bound_ms:
@@ -259,6 +261,10 @@ class Race:
                 continue
             key = replace(c, max_queue_delay_ms=0.0)
             if key not in known and self._used(each):
+                if self._per_watt and not self.watts:
+                    last_ns = int(self._request.min_duration_s * _NS_PER_S)  # of one query
+                    self._sent(each, Schedule(np.array([last_ns]), "idle", 0.0), None, None)
+                    self._idle_watts = self.watts[-1] or 1.0
                 known[key] = self._burst(each)
             each.capacity_qps = known.get(key)
             if each.capacity_qps is not None and each.capacity_qps * _CAPACITY_ERROR <= wanted_qps:
@@ -267,7 +273,7 @@ class Race:
     def _used(self, each: Trial) -> bool:
         """Serves a configuration; returns False, with the reason in ``stopped``, if that is impossible."""
         began_s = self._session.elapsed_s
-        if self._is_late:
+        if began_s >= self._until_s:
             raise _Ended(OUT_OF_TIME)
         if reason := self._session.use(each.configuration):
             each.stopped = f"{NOT_POSSIBLE}: {reason}"
@@ -275,10 +281,6 @@ class Race:
             self._session.read_peak_bytes()  # leaves what was open before out of the peak
         each.spent_s += self._session.elapsed_s - began_s
         return not each.stopped
-
-    @property
-    def _is_late(self) -> bool:
-        return self._session.elapsed_s >= self._until_s
 
     @property
     def _few_s(self) -> float:
@@ -306,6 +308,7 @@ class Race:
         run = self._session.run(schedule, bound_ns, max_late, name)
         each.probes.append(len(self.ended_s))
         self.ended_s.append(self._session.elapsed_s)
+        self.watts.append(self._session.watts)
         each.spent_s += self._session.elapsed_s - began_s
         if most_mib := self._request.max_memory_mib:
             each.memory_bytes = max(self._session.read_peak_bytes(), each.memory_bytes or 0)
@@ -347,24 +350,20 @@ class Race:
         self._arrive(self._reference_qps([best]))
         if not self._used(best):
             return
-        figure = self._figure(best, None)
-        if figure is not None:
+        if figure := self._figure(best, None):
             self._figures[best.configuration] = figure
             self._confirmed = figure.certain and bool(figure.blocks.any())
 
-    def _figure(self, each: Trial, best: Figure | None) -> Figure | None:
-        figure = (self._rate if self._request.rate_qps is None else self._latency)(each, best)
-        return figure and replace(figure, log=figure.log - math.log(self._divisor(each)))
-
-    def _divisor(self, each: Trial) -> int:
-        return each.cores if self._per_core else 1
+    def _cost(self, each: Trial) -> float:
+        """Returns by what its rate is divided; where its power is unknown, the least that it can be."""
+        return each.cost(self._request.objective) or self._idle_watts
 
     def _capacity(self, each: Trial) -> float:
-        return (each.capacity_qps or 0.0) / self._divisor(each)
+        return (each.capacity_qps or 0.0) / self._cost(each)
 
     def _qps(self, each: Trial, log: float) -> float:
         """Returns the rate at which the figure of merit of a configuration has this logarithm."""
-        return math.exp(log) * self._divisor(each)
+        return math.exp(log) * self._cost(each)
 
     def _arrive(self, rate_qps: float) -> None:
         """Sets the numbers of arrivals in a sequence and in its empty start, for rates of about this one."""
@@ -399,7 +398,7 @@ class Race:
             return ""
         c, capacity_qps = each.configuration, each.capacity_qps or 0.0
         if capacity_qps * _CAPACITY_ERROR < self._qps(each, best.log):
-            return f"its burst is slower {'per core ' * self._per_core}than what the best keeps"
+            return f"its burst is slower{self._per} than what the best keeps"
         size = c.max_batch_size
         alike = [o for o in left if replace(o.configuration, max_batch_size=size) == c]
         good = [o.configuration.max_batch_size for o in alike if o.rounds == self._number and not o.stopped]
@@ -416,8 +415,10 @@ class Race:
         """
         capacity_qps, before = each.capacity_qps or 1.0, self._figures.get(each.configuration)
         highest_qps, width = min(_CAPACITY_ERROR * capacity_qps, self._limit_qps), _WIDTHS[self._number - 1]
-        lost_qps = 0.0 if best is None else self._qps(each, best.log) * (1 - _MARGINS[self._number - 1])
-        rate_qps = max(self._likely_qps(each, best), lost_qps)
+        lost = -math.inf if best is None else best.log + math.log(1 - _MARGINS[self._number - 1])
+        if self._per_watt and self.best and not each.watts:
+            each.watts = self.best.watts  # until its own power is known
+        rate_qps = max(self._likely_qps(each, best), self._qps(each, lost))
         share, several = self._share, self._sequences > 1
         low: Probe | None = None
         high: Probe | None = None
@@ -427,8 +428,9 @@ class Race:
             if each.stopped:  # by a constraint
                 return None
             low, high = (probe, high) if probe.kept else (low, probe)
+            lost_qps = self._qps(each, lost)  # at the power of this probe
             if high and high.rate_qps <= lost_qps:
-                kept = "and the best keeps more per core" if self._per_core else "which the best keeps"
+                kept = f"and the best keeps more{self._per}" if self._per else "which the best keeps"
                 each.stopped = f"it breaks the bound at {rate_qps:.4g} queries/s, {kept}"
                 if high.stopped:
                     self._hopeless.add(each.configuration)
@@ -445,7 +447,7 @@ class Race:
             elif (low and rate_qps >= highest_qps) or rate_qps < _LEAST_SHARE * highest_qps:
                 break
             else:
-                rate_qps = max(rate_qps * math.exp(self._step(probe, number, before)), lost_qps)
+                rate_qps = max(rate_qps * math.exp(probe.step(share, width, number, before)), lost_qps)
                 if best is None and rate_qps < self._expected_qps / 2:  # which no other has seen yet
                     self._arrive(rate_qps)
                     low = high = None
@@ -463,17 +465,11 @@ class Race:
         # slightly below its earlier rate, moved like that of the best by the arrivals of this round
         return self._qps(each, before.log + (0.0 if best is None else self._shift - width / 2))
 
-    def _step(self, probe: Probe, number: int, before: Figure | None) -> float:
-        """Returns how far, in ln(rate), the next probe is beyond the rate where the bound is just kept."""
-        sign, width = (1 if probe.kept else -1), _WIDTHS[self._number - 1]
-        step = abs(logit(self._share) - probe.logit) / SLOPE * (2 if probe.stopped else 1)
-        longest = (1 if probe.stopped else 2) * width if before else _LONGEST_STEP  # about the rate is known
-        return sign * min(max(step + width / 2, width) * 2.0**number, longest * (1 + number / 2))
-
     def _probe(self, each: Trial, rate_qps: float) -> Probe:
         factor = _HOPELESS if self._sequences == 1 else _SURELY_HOPELESS
         most = math.ceil(factor * self._share * self._queries * self._sequences)
-        runs = self._loaded(each, rate_qps, self._bound_ns, most)
+        whole = self._per_watt and self._sequences == 1  # a shorter one has no exact power
+        runs = self._loaded(each, rate_qps, self._bound_ns, None if whole else most)
         late, queries = self._late(runs, self._bound_ns)
         total, stopped = float(late.sum()), any(run.stopped for run in runs) or len(runs) < self._sequences
         odds = logit((total + 0.5) / (queries + 1))
@@ -481,7 +477,11 @@ class Race:
             odds = max(odds, logit(min(factor * self._share, 0.9)))
             late = late if self._sequences == 1 else np.zeros(self._sequences)
         kept = not stopped and total <= self._share * queries
-        return Probe(rate_qps, late, odds, kept, stopped)
+        costs = np.array(self.watts[-len(runs) :] if self._per_watt else [self._cost(each)])
+        if not costs.all():
+            raise SessionError("objective rate_per_watt: the counter of energy can no longer be read")
+        each.watts = float(costs.mean()) if self._per_watt else None
+        return Probe(rate_qps, late, odds, kept, stopped, costs.mean(keepdims=True) if stopped else costs)
 
     def _loaded(
         self, each: Trial, rate_qps: float, bound_ns: int | None, max_late: int | None

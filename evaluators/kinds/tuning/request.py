@@ -29,7 +29,7 @@ from inferometer.manifests.errors import ConfigurationError
 if TYPE_CHECKING:
     from inferometer.evaluators.jobs.job import SystemRequest
 
-RATE, RATE_PER_CORE = OBJECTIVES = ("rate", "rate_per_core")
+RATE, RATE_PER_CORE, RATE_PER_WATT = OBJECTIVES = ("rate", "rate_per_core", "rate_per_watt")
 _AXES = ("dtype", "instances", "threads", "max_batch_size", "max_queue_delay_ms")
 _MOST_CONFIGURATIONS = 1000
 _SAME = (
@@ -94,7 +94,7 @@ class TuningRequest:
         max_batch_size: The maximum numbers of queries in a batch to try.
         max_queue_delay_ms: The delays of the first query of a batch to try.
         objective: What makes a configuration the best: its rate, or its rate divided by its cores, which are
-            its instances times their threads.
+            its instances times their threads, or by the mean power of the device.
         rate_qps: The rate at which the latency is to be the smallest; None: the rate is to be the highest.
         min_score: The lowest first score that a precision may have on the dataset; None for any.
         max_memory_mib: The most that the resident memory of this process and its instances may peak at; None
@@ -146,7 +146,7 @@ class TuningRequest:
     objective: str = declared(
         RATE,
         "What is to be the highest within the bound: the rate, or the rate divided by the cores, which are "
-        "the instances times their threads.",
+        "the instances times their threads, or by the mean power of the GPU or the CPU packages.",
         choices=OBJECTIVES,
     )
     rate_qps: float | None = declared(
@@ -209,9 +209,15 @@ class TuningRequest:
                     f"dtype is {','.join(names)}; an agent serves the model in one precision: give a single "
                     "dtype, or leave out agent"
                 )
-        if self.objective == RATE_PER_CORE and (self.rate_qps or self.system.session.device.is_gpu):
-            why = "is for the highest rate: leave out rate" if self.rate_qps else "is for the cores of a CPU"
-            raise ConfigurationError(f"objective {RATE_PER_CORE} {why}")
+        per_core, per_watt = self.objective == RATE_PER_CORE, self.objective == RATE_PER_WATT
+        for wrong, why in (
+            (self.rate_qps and self.objective != RATE, "is for the highest rate: leave out rate"),
+            (per_core and self.system.session.device.is_gpu, "is for the cores of a CPU"),
+            (per_watt and self.system.agents, "reads the power of this machine: leave out agent"),
+            (per_watt and self.min_duration_s < 1, "needs a min_duration of at least 1 s for exact power"),
+        ):
+            if wrong:
+                raise ConfigurationError(f"objective {self.objective} {why}")
         if self.max_memory_mib and (self.system.agents or self.system.session.device.is_gpu):
             raise ConfigurationError("max_memory is that of processes on this machine's CPU; leave it out")
         for name in _AXES:

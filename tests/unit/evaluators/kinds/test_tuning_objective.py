@@ -113,7 +113,7 @@ def test_the_rate_per_core_is_told_with_its_interval() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"objective": "rate_per_watt"}, 'unknown objective "rate_per_watt"; known: rate, rate_per_core'),
+        ({"objective": "watts"}, 'unknown objective "watts"; known: rate, rate_per_core, rate_per_watt'),
         ({**PER_CORE, "rate_qps": 9.0}, "objective rate_per_core is for the highest rate: leave out rate"),
         (
             {**PER_CORE, "system": SystemRequest(session=SessionOptions(device=Device(DeviceKind.GPU, 0)))},

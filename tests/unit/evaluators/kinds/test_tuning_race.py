@@ -155,7 +155,7 @@ class ScriptedProber:
     """Answers every burst at 1,000 queries/s, and keeps the bound up to a rate that each batch size has."""
 
     def __init__(self, highest_qps: dict[int, float]) -> None:
-        self.elapsed_s = 0.0
+        self.elapsed_s = self.watts = 0.0
         self.probed: set[int] = set()
         self.highest_qps = highest_qps
         self._size = 0
