@@ -34,13 +34,7 @@ from inferometer.evaluators.kinds.tuning.figures import (
     nothing_serves,
 )
 from inferometer.evaluators.kinds.tuning.race import Race, Replay
-from inferometer.evaluators.kinds.tuning.request import (
-    RATE,
-    RATE_PER_CORE,
-    RATE_PER_WATT,
-    Configuration,
-    TuningRequest,
-)
+from inferometer.evaluators.kinds.tuning.request import RATE_PER_WATT, Configuration, TuningRequest
 from inferometer.evaluators.load.local_target import ReloadedTarget, SwitchedTarget
 from inferometer.evaluators.reports.base import (
     INVALID_COLUMN,
@@ -261,13 +255,11 @@ def _answer(measured: TuningMeasurement) -> str:
 
 def _divided(measured: TuningMeasurement, best: Trial) -> str:
     """Returns a one-line description of the rate per core or per watt."""
-    cost, rate = best.cost(measured.objective), measured.answer
-    if rate is not None:
-        rate = rate.times(1 / cost)
-        if best.watts:
-            low, high = best.queries_per_joule_low, best.queries_per_joule_high
-            rate = replace(rate, low_qps=low, high_qps=high)
-    text = f"about {(best.rate_qps or 0.0) / cost:.4g}" if rate is None else rate_text(rate)
+    cost, low, high = best.cost(measured.objective), best.queries_per_joule_low, best.queries_per_joule_high
+    text = f"about {(best.rate_qps or 0.0) / cost:.4g}"
+    if measured.answer:
+        rate = measured.answer.times(1 / cost)
+        text = rate_text(replace(rate, low_qps=low, high_qps=high) if best.watts else rate)
     unit = f"queries/J, at {best.watts:.4g} W ({measured.metered})" if best.watts else "queries/s"
     return f"{text} {unit}"
 
@@ -336,8 +328,9 @@ class TuningReport(Report[TuningMeasurement]):
                 values["memory_mib"] = None if peak_bytes is None else peak_bytes / 2**20
                 values["score_name"] = None if trial.score is None else evaluation.measurement.score_name
                 rate = trial.rate_qps and trial.rate_qps / (trial.cost(measured.objective) or 1.0)
-                values["rate_per_core_qps"] = rate if measured.objective == RATE_PER_CORE else None
-                values["queries_per_joule"] = rate if trial.watts else None
+                per_core = rate if "objective" in measured.asked and not measured.metered else None
+                per_watt = rate if measured.metered else None
+                values |= {"rate_per_core_qps": per_core, "queries_per_joule": per_watt}
                 values["metered"] = measured.metered or None
                 figures = {"place": place, "probes": len(trial.probes), "stopped": trial.stopped or None}
                 yield {**named, **values.pop("configuration"), **values, **figures}
@@ -448,7 +441,7 @@ class TuningKind(RateSearchKind):
         whole = evaluation.status is not Status.INTERRUPTED
         answer = _answer(measured) if whole else f"none: stopped; --resume={evaluation.id} continues it"
         yield "answer", ("INVALID: " * bool(invalid)) + answer
-        if best and whole and measured.objective != RATE:
+        if best and whole and "objective" in measured.asked:
             yield measured.objective.removeprefix("rate_").replace("_", " "), _divided(measured, best)
         if invalid:
             yield "", invalid

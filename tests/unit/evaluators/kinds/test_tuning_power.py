@@ -44,18 +44,16 @@ class Metered(SimulatedProber):
         return run
 
 
-def tuned(
-    prober: SimulatedProber, stored: TuningMeasurement | None = None, **options: Any
-) -> TuningMeasurement:
+def tuned(prober: Any, stored: TuningMeasurement | None = None, **options: Any) -> TuningMeasurement:
     """The tuning by a prober, which continues the stored one."""
     request = request_of(0, 60.0, **{**PER_WATT, **options})
     load = request.load.load_options()
     replay = Replay(
         prober, prober.use, lambda: 0, stored or TuningMeasurement(load, (), 0), lambda: prober.watts
-    )  # type: ignore[arg-type]
+    )
     race = Race(request, map(Trial, SPACE), replay, math.inf)
     answer = race.answer() if race.run() else None
-    told = {"ended_s": race.ended_s, "watts": race.watts, "metered": "whole GPU, all processes"}
+    told: Any = {"ended_s": race.ended_s, "watts": race.watts, "metered": "whole GPU, all processes"}
     return TuningMeasurement(load, tuple(prober.runs), 0, answer, race.trials(), request.asked, **told)
 
 
@@ -154,7 +152,7 @@ def test_the_rate_per_watt_is_told_with_what_it_includes() -> None:
     evaluation: Evaluation[TuningMeasurement] = make_evaluation(measurement=measured)
     assert measured.answer is not None
     answer = replace(measured.answer, rate_qps=1000.0, low_qps=900.0, high_qps=1100.0)
-    ends = {"queries_per_joule_low": 18.0, "queries_per_joule_high": 22.0}
+    ends: Any = {"queries_per_joule_low": 18.0, "queries_per_joule_high": 22.0}
     best = replace(measured.trials[0], rate_qps=1000.0, watts=50.0, **ends)
     shown: Any = replace(measured, answer=answer, trials=(best,))
 
