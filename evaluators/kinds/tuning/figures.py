@@ -20,6 +20,7 @@ SEQUENCES = 8
 """The number of independent sequences of arrivals that the figure of the best configuration rests on."""
 _SLOPE, _SLOPES = 12.0, (4.0, 60.0)
 """The usual slope of the log odds of a late query against ln(rate), and the range of those found."""
+_LONGEST_STEP = math.log(1.5)
 OUT_OF_TIME = "the time budget was used up"
 OUT_OF_MEMORY = "its memory peaks above"
 NOT_POSSIBLE = "not possible"
@@ -235,9 +236,6 @@ def probability_better(one: Figure, best: Figure) -> float:
     others = (one.resolution, best.resolution, one.cost_step, best.cost_step)
     error = _error(one.influences - best.influences, *others)
     return 0.5 * math.erfc((best.log - one.log) / max(error, 1e-9) / math.sqrt(2))
-
-
-_LONGEST_STEP = math.log(1.5)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -99,7 +99,6 @@ class Replay:
     ) -> None:
         self._session, self._serve, self._read_peak_bytes = session, serve, read_peak_bytes
         self._read_watts, self._stored_watts = read_watts, stored.watts
-        self.watts = 0.0  # the mean power during the last probe
         self._impossible = {
             each.configuration: each.stopped.removeprefix(f"{NOT_POSSIBLE}: ")
             for each in stored.trials
@@ -114,7 +113,7 @@ class Replay:
         self._wanted: Configuration | None = None
         self._unserved = False
         self._peak_bytes: int | None = None
-        self.count = 0  # of the stored probes that were used
+        self.count, self.watts = 0, 0.0  # of the stored probes that were used; during the last probe
 
     @property
     def elapsed_s(self) -> float:
@@ -477,11 +476,12 @@ class Race:
             odds = max(odds, logit(min(factor * self._share, 0.9)))
             late = late if self._sequences == 1 else np.zeros(self._sequences)
         kept = not stopped and total <= self._share * queries
-        costs = np.array(self.watts[-len(runs) :] if self._per_watt else [self._cost(each)])
+        metered = self._per_watt and not (stopped and self._sequences > 1)  # which may be too short
+        costs = np.array(self.watts[-len(runs) :] if metered else [self._cost(each)])
         if not costs.all():
             raise SessionError("objective rate_per_watt: the counter of energy can no longer be read")
         each.watts = float(costs.mean()) if self._per_watt else None
-        return Probe(rate_qps, late, odds, kept, stopped, costs.mean(keepdims=True) if stopped else costs)
+        return Probe(rate_qps, late, odds, kept, stopped, costs)
 
     def _loaded(
         self, each: Trial, rate_qps: float, bound_ns: int | None, max_late: int | None

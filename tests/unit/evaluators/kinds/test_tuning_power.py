@@ -203,3 +203,18 @@ def test_without_a_counter_it_is_refused_before_the_model_is_opened(monkeypatch:
         ConfigurationError, match="objective rate_per_watt needs a counter of energy: of an NV"
     ):
         next(TuningJob(request_of(0, 60.0, **PER_WATT)).run(None))  # type: ignore[arg-type]
+
+
+def test_a_sequence_that_is_stopped_too_early_for_a_step_of_the_counter_is_no_error() -> None:
+    class Coarse(Metered):
+        def run(self, *arguments: Any) -> LoadRun:
+            run = super().run(*arguments)
+            self.watts *= not run.stopped
+            return run
+
+    prober = Coarse(HOST)
+    measured = tuned(prober)
+
+    assert any(run.stopped for run in prober.runs)
+    assert measured.best is not None
+    assert measured.best.queries_per_joule_low is not None
