@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import threading
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
 from inferometer.agent.generation.tokenizers import ChatTemplate, Detokenizer, Tokenizer
 from inferometer.agent.hardware.environment import FrameworkDetails
+from inferometer.agent.tracing.recorder import AttributeValue, SpanKind, TraceLevel, TraceScope
 from inferometer.manifests.errors import (
     AgentError,
     InferometerError,
@@ -31,6 +33,10 @@ from inferometer.manifests.errors import (
     one_line,
 )
 
+_QUEUE = SpanKind("queue", TraceLevel.APPLICATION_TRACE)
+_PREFILL, _STEP, _SAMPLE, _DETOKENIZE = (
+    SpanKind(name, TraceLevel.MODEL_TRACE) for name in ("prefill", "step", "sample", "detokenize")
+)
 _LEAVING_S = 2.0
 _MOST_CHARACTERS = 64  # of a token
 
@@ -124,23 +130,19 @@ class Piece:
         return self.finish_reason is not None or self.error is not None
 
 
-@dataclass(slots=True)
-class Times:
-    """The times of a request in nanoseconds.
+class TokenTimes(NamedTuple):
+    """When a token was generated, on the engine's clock.
 
-    Attributes:
-        queue: From its arrival to the start of its prefill.
-        prefill: The model's computation of the prompt, without choosing the first token.
-        steps: Each of the model's steps, which computes one token of every request in its batch.
-        sampling: Choosing tokens from logits, in sum.
-        detokenizing: Converting tokens to text and looking for stop strings, in sum.
+    The model's computation, for the whole batch, is from ``begun_ns`` to ``computed_ns``. Choosing the token
+    from the logits is from ``choosing_ns`` to ``chosen_ns``; then it is detokenized, with the search for stop
+    strings, until ``ended_ns``.
     """
 
-    queue: int = 0
-    prefill: int = 0
-    steps: list[int] = field(default_factory=list)
-    sampling: int = 0
-    detokenizing: int = 0
+    begun_ns: int
+    computed_ns: int
+    choosing_ns: int
+    chosen_ns: int
+    ended_ns: int
 
 
 Deliver = Callable[[Piece], None]
@@ -154,9 +156,10 @@ class Generation:
         prompt: The tokens of the prompt.
         parameters: How its text is generated.
         arrived_ns: When it arrived.
+        joined_ns: When its prefill began; None before.
         tokens: The generated tokens, with the end token if there is one.
-        times: The times so far.
         is_cancelled: Whether ``cancel`` was called.
+        latest: The piece that was delivered last.
     """
 
     def __init__(
@@ -170,20 +173,36 @@ class Generation:
         self.prompt = prompt
         self.parameters = parameters
         self.arrived_ns = arrived_ns
+        self.joined_ns: int | None = None
         self.tokens: list[int] = []
-        self.times = Times()
+        self._times = array("q")  # flat: in this process, all requests of a run keep theirs
         self.is_cancelled = False
+        self.latest: Piece | None = None
         self._text = Detokenizer(tokenizer, parameters.stop)
         self._deliver = deliver
         self._random = np.random.default_rng(parameters.seed)
+
+    @property
+    def times(self) -> list[TokenTimes]:
+        """The times of each of the tokens; the first one's computation is the prefill."""
+        return [TokenTimes(*self._times[at : at + 5]) for at in range(0, len(self._times), 5)]
 
     def cancel(self) -> None:
         """Ends the request before the next step; it delivers no further piece. Thread-safe."""
         self.is_cancelled = True
 
-    def advance(self, logits: NDArray[np.float32], model: LanguageModel, clock: Callable[[], int]) -> bool:
-        """Chooses the next token and delivers its text; returns whether the request has ended."""
-        parameters, ends, before_ns = self.parameters, model.end_tokens, clock()
+    def advance(
+        self,
+        logits: NDArray[np.float32],
+        model: LanguageModel,
+        clock: Callable[[], int],
+        computed: tuple[int, int],
+    ) -> bool:
+        """Chooses the next token and delivers its text; returns whether the request has ended.
+
+        ``computed`` is when the model's computation of the logits began and ended.
+        """
+        parameters, ends, choosing_ns = self.parameters, model.end_tokens, clock()
         if ends and len(self.tokens) < parameters.min_tokens:
             logits = logits.copy()
             logits[list(ends)] = -np.inf
@@ -198,16 +217,65 @@ class Generation:
             may_stop=count > parameters.min_tokens,
         )
         reason = FinishReason.STOP if stopped or has_ended else FinishReason.LENGTH if count >= most else None
-        self.times.sampling += chosen_ns - before_ns
-        self.times.detokenizing += clock() - chosen_ns
+        self._times.extend((*computed, choosing_ns, chosen_ns, clock()))
         if text or reason:
             self.deliver(Piece(text, reason))
         return reason is not None
 
+    def spent_ns(self) -> dict[str, int]:
+        """Returns the time of each part of the request in nanoseconds, in sum over its tokens.
+
+        The queue is from its arrival to its prefill; ``steps`` are the model's steps after that.
+        """
+        times = self.times
+        return {
+            "queue": (self.joined_ns or self.arrived_ns) - self.arrived_ns,
+            "prefill": sum(each.computed_ns - each.begun_ns for each in times[:1]),
+            "steps": sum(each.computed_ns - each.begun_ns for each in times[1:]),
+            "sampling": sum(each.chosen_ns - each.choosing_ns for each in times),
+            "detokenizing": sum(each.ended_ns - each.chosen_ns for each in times),
+        }
+
     def deliver(self, piece: Piece) -> None:
         """Delivers a piece, unless the request is cancelled."""
         if not self.is_cancelled:
+            self.latest = piece
             self._deliver(piece)
+
+    def record(
+        self, scope: TraceScope, operation: str, model: str, response_id: str | None, ended_ns: int
+    ) -> None:
+        """Records the spans of a request that ended at a time on the engine's clock, from its other times.
+
+        The first one has the names of OpenTelemetry's conventions for generative AI; those of its parts are
+        below it.
+        """
+        parameters, latest = self.parameters, self.latest or Piece("")
+        reason = latest.finish_reason
+        attributes: dict[str, AttributeValue | None] = {
+            "gen_ai.operation.name": operation,
+            "gen_ai.provider.name": "inferometer",
+            "gen_ai.request.model": model,
+            "gen_ai.request.max_tokens": parameters.max_tokens,
+            "gen_ai.request.temperature": parameters.temperature,
+            "gen_ai.request.top_p": parameters.top_p,
+            "gen_ai.request.seed": parameters.seed,
+            "gen_ai.request.stop_sequences": tuple(parameters.stop) or None,
+            "gen_ai.response.id": response_id,
+            "gen_ai.response.model": model,
+            "gen_ai.response.finish_reasons": None if reason is None else (reason.value,),
+            "gen_ai.usage.input_tokens": len(self.prompt),
+            "gen_ai.usage.output_tokens": len(self.tokens),
+            "error.type": None if latest.error is None else type(latest.error).__name__,
+        }
+        kind = SpanKind.of(f"{operation} {model}", TraceLevel.APPLICATION_TRACE, **attributes)
+        inner = scope.add(kind, self.arrived_ns, ended_ns)
+        inner.add(_QUEUE, self.arrived_ns, min(self.joined_ns or ended_ns, ended_ns))
+        for number, times in enumerate(self.times) if scope.recorder.wants(TraceLevel.MODEL_TRACE) else ():
+            if times.ended_ns <= ended_ns:  # of one that timed out, the engine may compute another
+                inner.add(_STEP if number else _PREFILL, times.begun_ns, times.computed_ns)
+                inner.add(_SAMPLE, times.choosing_ns, times.chosen_ns)
+                inner.add(_DETOKENIZE, times.chosen_ns, times.ended_ns)
 
 
 def choose(logits: NDArray[np.float32], parameters: GenerationParameters, random: np.random.Generator) -> int:
@@ -345,16 +413,14 @@ class Engine:
                     return
                 generation = self._waiting.popleft()
                 self._running.append(generation)
-            before_ns = self._clock()
-            generation.times.queue = before_ns - generation.arrived_ns
+            before_ns = generation.joined_ns = self._clock()
             try:
                 logits = self._model.prefill(generation.prompt)
             except Exception as error:  # noqa: BLE001 - the thread outlives what a model raises
                 self._running.pop()
                 self._fail([generation], error)
                 continue
-            generation.times.prefill = self._clock() - before_ns
-            self._advance(len(self._running) - 1, logits)
+            self._advance(len(self._running) - 1, logits, (before_ns, self._clock()))
 
     def _step(self) -> None:
         before_ns = self._clock()
@@ -365,15 +431,14 @@ class Engine:
             for row in reversed(range(len(self._running))):
                 self._remove(row)
             return
-        duration_ns = self._clock() - before_ns
+        computed = before_ns, self._clock()
         for row in reversed(range(len(self._running))):  # as the last takes the row of one that leaves
-            self._running[row].times.steps.append(duration_ns)
-            self._advance(row, logits[row])
+            self._advance(row, logits[row], computed)
 
-    def _advance(self, row: int, logits: NDArray[np.float32]) -> None:
+    def _advance(self, row: int, logits: NDArray[np.float32], computed: tuple[int, int]) -> None:
         generation = self._running[row]
         try:
-            has_ended = generation.advance(logits, self._model, self._clock)
+            has_ended = generation.advance(logits, self._model, self._clock, computed)
         except Exception as error:  # noqa: BLE001 - of a tokenizer, for instance
             self._fail([generation], error)
             has_ended = True

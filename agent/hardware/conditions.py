@@ -433,7 +433,7 @@ class EnergyMeter(_Driver):
     """
 
     def __init__(self, device: Device, sys: Path = SYS) -> None:
-        super().__init__((lambda: [_gpu_of_index(device.index)]) if device.is_gpu else None)
+        super().__init__((lambda: [gpu_of_index(device.index)]) if device.is_gpu else None)
         # others are parts of a package, or the whole platform
         names = [] if device.is_gpu else (sys / "class/powercap").glob("intel-rapl:*/name")
         self._packages = [name.parent for name in names if name.read_bytes().startswith(b"package")]

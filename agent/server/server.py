@@ -215,7 +215,7 @@ class AgentServer:
             shared_memory=self._shared_memory,
             tracing=self._tracing,
         )
-        self._openai = OpenAiService(self.models, lambda: catalog.models, registry, cache)
+        self._openai = OpenAiService(self.models, self._tracing, lambda: catalog.models, registry, cache)
         services = (predict_service.SERVICE, registry_service.SERVICE, v2_service.SERVICE)
         self._health = Health(services)
         described = Reflection((*services, standard_services.SERVICE, *standard_services.SERVICES), streams)

@@ -56,6 +56,7 @@ def request_options(
     """
     chosen = [each for each in options_of(request) if each.name not in but]
     above = {each.name: DATA for each in options_of(DatasetOptions)} | {"agent": MODEL, "model_name": MODEL}
+    above |= dict.fromkeys(("tracer_address", "trace_url", "trace_sample"), OUTPUT)
     above = above if heading == MEASUREMENT else {}
     return options(
         *(

@@ -30,7 +30,6 @@ from inferometer.client.cli.options import (
     request_options,
     system_options,
     system_options_beside,
-    tracer_options,
 )
 from inferometer.evaluators.jobs.options import needs_system, options_of, values_of
 from inferometer.evaluators.jobs.request import BatchSystemOptions, DatasetOptions
@@ -40,7 +39,6 @@ from inferometer.evaluators.kinds.registry import every_kind, find_kind, known_k
 from inferometer.evaluators.kinds.tuning.request import TuningRequest
 from inferometer.manifests.errors import ConfigurationError
 
-_TRACING = ("tracer_address", "trace_url")
 _SERVING = ("max_batch_size", "max_queue_delay_ms", "instances", "gpus", "pin")
 _STATISTICS = ("server_statistics_hz", "metrics_url")
 
@@ -49,11 +47,10 @@ def load_options_of(request: type[LoadRequest]) -> Callable[[Any], Any]:
     """Adds the options for a load test, the model and the inputs."""
     return options(
         system_options,
-        request_options(request, but=(*_TRACING, *_SERVING, *_STATISTICS)),
+        request_options(request, but=(*_SERVING, *_STATISTICS)),
         request_options(request, only=_SERVING, heading="Serving in this process"),
         request_options(request, only=_STATISTICS, heading="Statistics of the server"),
         boolean("--allow_invalid", help="Exit with 0 even if the result is INVALID."),
-        tracer_options,
         dataset_options,
         heading=OUTPUT,
     )
@@ -142,7 +139,7 @@ evaluation_options = options(
     request_options(BatchOptions, but=(*_FIRST, *_PARTS, "fail_on_error")),
     request_options(EvaluationRequest, only=("repeat",)),
     request_options(BatchOptions, only=("fail_on_error",)),
-    request_options(EvaluationRequest, but=("repeat", *_TRACING)),
+    request_options(EvaluationRequest, but=("repeat",)),
     boolean("--publish_predictions", help="Also publish the prediction of every input."),
     option(
         "--pictures",
@@ -152,7 +149,6 @@ evaluation_options = options(
         "in this folder.  [default: predict urls draws into the data directory, unless --publish=false]",
     ),
     option("--picture_count", type=COUNT, metavar="N", help="Maximum number of pictures.  [default: 20]"),
-    tracer_options,
     heading=OUTPUT,
 )
 """Adds the options of every batch-by-batch evaluation."""
@@ -292,7 +288,9 @@ def _measure(name: str, given: dict[str, Any]) -> None:
     invocation, kind = current_invocation(), find_kind(name)
     kept = {name: given.pop(name) for name in ("publish", "require_stable", "allow_invalid") if name in given}
     request: Any = kind.request
-    values = values_of(request, given)
+    values, tracer = values_of(request, given), invocation.configuration.tracer
+    defaults = {"tracer_address": tracer.address, "trace_url": tracer.url}
+    values |= {each: values[each] or default for each, default in defaults.items() if each in values}
     if needs_system(request):
         values["system"] = take_system(invocation, given, _named())
     click.get_current_context().exit(run_job(invocation, kind.job(request(**values)), **kept))

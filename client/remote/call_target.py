@@ -107,10 +107,9 @@ class CallTarget(Closeable):
         except InferometerError as error:
             return Outcome(0, str(error))
 
-    @property
     @abstractmethod
-    def call(self) -> SpanKind:
-        """The span of a query's call."""
+    def call_of(self, query: int) -> SpanKind:
+        """Returns the span of a query's call; see ``load_session.StampingTarget``."""
 
     def stamp(self, sample: QuerySample | None) -> None:
         """Sends the trace with these queries from now on; see ``load_session.StampingTarget``."""

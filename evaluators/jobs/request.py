@@ -19,6 +19,7 @@ from inferometer.evaluators.jobs.options import (
     OPEN_TIMEOUT_S,
     POSITIVE,
     SEED,
+    TRACE_SAMPLE,
     Range,
     SharedMemoryUse,
     check_options,
@@ -350,6 +351,32 @@ class TraceOptions:
         "Where a person finds traces: the URL of a Jaeger, or one with {trace_id}.",
         "URL",
         default_text="the collector's host",
+    )
+
+
+class SampledTraces:
+    """A request for a load that traces ``trace_sample``, a share of its queries; see ``TraceOptions``."""
+
+    __slots__ = ()
+    trace_sample: float | None
+    tracer_address: str | None
+
+    @property
+    def traced_share(self) -> float:
+        """The share of the queries that are traced; by default some if their spans go to a collector."""
+        if self.trace_sample is None:
+            return TRACE_SAMPLE if self.tracer_address else 0.0
+        return self.trace_sample
+
+
+def trace_sample_option() -> Any:
+    """Returns the field ``trace_sample`` of ``SampledTraces``."""
+    return declared(
+        None,
+        "Trace this share of the queries.",
+        "SHARE",
+        within=Range(0, 1),
+        default_text=f"{TRACE_SAMPLE:g} with a collector, else 0",
     )
 
 

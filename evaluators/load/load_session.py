@@ -300,13 +300,21 @@ class QuerySample:
 class StampingTarget(Protocol):
     """A target that sends each query as a call to a process that can trace it, too."""
 
-    @property
-    def call(self) -> SpanKind:
-        """The kind of span for a query's call."""
+    def call_of(self, query: int) -> SpanKind:
+        """Returns the kind of span for the call of a query of the last run."""
         ...
 
     def stamp(self, sample: QuerySample | None) -> None:
         """From now on, sends the trace context with the calls of these queries; None stops that."""
+        ...
+
+
+@runtime_checkable
+class RecordingTarget(Protocol):
+    """A target that knows the times of what it did for a query in this process."""
+
+    def record(self, query: int, scope: TraceScope, ended_ns: int) -> None:
+        """Records the spans of a query of the last run that ended at a time on the clock of the run."""
         ...
 
 
@@ -335,7 +343,6 @@ class LoadTrace:
 
     def record(self, target: object, sample: QuerySample, run: LoadRun) -> None:
         """Records a run, with all that is known about each query in its sample."""
-        call = target.call if isinstance(target, StampingTarget) else None
         queries, began_ns = run.queries, run.began_ns
         last_ns = max(int(queries.done_ns.max()), int(queries.sent_ns.max()), 0) if len(queries) else 0
         kind = SpanKind.of("run", TraceLevel.APPLICATION_TRACE, rate_qps=run.rate_qps)
@@ -352,10 +359,13 @@ class LoadTrace:
             found = {} if error is None else {"error.type": error}
             kind = SpanKind.of("query", TraceLevel.APPLICATION_TRACE, query=query, **found)
             scope = run_scope.add(kind, began_ns + due_ns, began_ns + done_ns)
-            if call is not None:
+            if isinstance(target, StampingTarget):
+                call = target.call_of(query)
                 of_call = ended(call) if error is None else _failed(call, error)
                 ends_ns, own_id = (began_ns + sent_ns, began_ns + done_ns), sample.span_id(query)
                 self.scope.recorder.add(of_call, *ends_ns, scope.parent_id, span_id=own_id)
+            elif isinstance(target, RecordingTarget):
+                target.record(query, scope, began_ns + done_ns)
             elif error is None:
                 times = tuple(int(getattr(queries, name)[query]) for name in _TIMES)
                 _record_batch(scope, began_ns + sent_ns, began_ns + done_ns, times)

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from inferometer.agent.generation.engine import Engine, Generation, GenerationParameters, Piece
 from inferometer.agent.inference.stages import SystemDescription
+from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.evaluators.load.streams import UNKNOWN, Answer, ChunkKind, Prompt
 from inferometer.evaluators.load.target import Answers
 from inferometer.manifests.errors import InferometerError, InputError, one_line
@@ -63,7 +64,8 @@ class LocalGeneration:
     def target(self, prompts: Sequence[Prompt], *, timeout_s: float, text: bool) -> LocalStreams:
         """Returns a target whose query n asks prompt n modulo their number; see ``GenerationSystem``."""
         requests = list(map(self.encode, prompts))
-        return LocalStreams(self._engine, self._description, requests, timeout_s, text=text)
+        operation = prompts[0].operation
+        return LocalStreams(self._engine, self._description, requests, timeout_s, operation, text=text)
 
     def close(self) -> None:
         """Frees the model; calling it again does nothing."""
@@ -100,6 +102,7 @@ class LocalStreams:
         description: The model, and the system that runs it.
         requests: What the queries ask, in turn.
         timeout_s: How long an answer may take before its request is dropped, as a server drops a lost one.
+        operation: What the requests are in traces.
         text: Whether answers keep their text.
     """
 
@@ -111,11 +114,13 @@ class LocalStreams:
         description: SystemDescription,
         requests: Sequence[Asked],
         timeout_s: float,
+        operation: str,
         *,
         text: bool,
     ) -> None:
         self.description = description
         self._engine, self._requests, self._text = engine, requests, text
+        self._operation = operation
         self._timeout_ns = round((timeout_s + _GRACE_S) * 1e9)
         self._changed = threading.Condition()
         self._streams: dict[int, _Stream] = {}  # all of the run
@@ -195,6 +200,12 @@ class LocalStreams:
     def answers(self, count: int) -> Sequence[Answer]:
         """Returns the answers to the first ``count`` queries of the last run; see ``StreamTarget``."""
         return [self._streams[n].answer if n in self._streams else Answer() for n in range(count)]
+
+    def record(self, query: int, scope: TraceScope, ended_ns: int) -> None:
+        """Records the spans of a query's request; see ``load_session.RecordingTarget``."""
+        generation = self._streams[query].generation
+        if generation is not None:  # else the engine refused the request
+            generation.record(scope, self._operation, self._engine.name, None, ended_ns)
 
     def close(self) -> None:
         """Cancels the requests in progress; calling it again does nothing."""

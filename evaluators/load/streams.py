@@ -48,6 +48,11 @@ class Prompt:
     seed: int = 0
     ignore_eos: bool = False
 
+    @property
+    def operation(self) -> str:
+        """OpenTelemetry's name of the operation."""
+        return "chat" if self.chat else "text_completion"
+
 
 @dataclass(slots=True)
 class Answer:
@@ -62,6 +67,8 @@ class Answer:
         finish: Why the server stopped generating, such as ``stop`` or ``length``.
         error: Why this is no right answer, in one line; empty if it is one.
         text: All of the content, joined.
+        id: The server's id of the answer; empty if it tells none, as ``model``.
+        model: The server's name of the model that answered.
     """
 
     first_byte_ns: int = UNKNOWN
@@ -72,6 +79,8 @@ class Answer:
     finish: str = ""
     error: str = ""
     text: str = ""
+    id: str = ""
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

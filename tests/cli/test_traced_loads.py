@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Agent, Answer, served
+from tests.integration.generation_truth import serving
 from tests.integration.trace_collectors import HOST, Seen, SeenSpan, otlp_grpc
 
 LOAD = ("--framework_name=ONNXRuntime", "--synthetic", "--allow_invalid", "--warmup=2")
@@ -80,6 +82,97 @@ def test_a_query_on_an_agent_goes_on_there(agent: Agent, place: str, method: str
     roles = Counter((span.role, span.resource["service.name"]) for span in seen.spans.values())
     assert roles["client", "inferometer"] == roles["server", "inferometer-agent"] == count
     assert len({span.trace_id for span in seen.spans.values()}) == 1
+
+
+GENERATE = (
+    *("measure", "generation", "--concurrency=1", "--max_queries=4", "--warmup=1", "--trace_sample=1"),
+    *("--output_tokens=5", "--prompt_tokens=40", "--ignore_eos", "--temperature=0.5", "--seed=7"),
+)
+OF_A_REQUEST = {"queue": 1, "prefill": 1, "step": 4, "sample": 5, "detokenize": 5}
+
+
+def within(inner: SeenSpan, outer: SeenSpan) -> bool:
+    return outer.start_ns <= inner.start_ns and (
+        inner.start_ns + inner.duration_ns <= outer.start_ns + outer.duration_ns
+    )
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "operation", "prefix"),
+    [("chat", "chat", "chatcmpl-"), ("completions", "text_completion", "cmpl-")],
+)
+def test_a_generated_answer_is_one_trace_through_client_and_server(
+    agent: Agent, endpoint: str, operation: str, prefix: str
+) -> None:
+    seen = Seen()
+    with otlp_grpc(seen) as port:
+        collector = f"--tracer_address={HOST}:{port}"
+        with served("--http_port=0", collector) as (_, process):
+            assert process.stdout is not None
+            http_port = process.stdout.readline().strip().rpartition(":")[2]
+            at = f"--agent=openai+http://{HOST}:{http_port}"
+            told = agent(*GENERATE, at, f"--endpoint={endpoint}", collector)
+            process.terminate()
+            assert process.wait(timeout=60) == 0
+
+    assert told.code == 0, told.stderr
+    name, path = f"{operation} ToyLlama", f"/v1/{'chat/' * (endpoint == 'chat')}completions"
+    query = f"evaluation/run/query/{name}"
+    way = f"{query}/POST {path}/{name}"
+    below = {f"{way}/{part}": 4 * count for part, count in OF_A_REQUEST.items()}
+    above = {"evaluation": 1, "evaluation/run": 1, "evaluation/run/query": 4, query: 4}
+    assert paths(seen.spans) == {**above, f"{query}/POST {path}": 4, way: 4, **below}
+    assert len({span.trace_id for span in seen.spans.values()}) == 1
+    for span in seen.spans.values():
+        if (outer := seen.spans.get(span.parent_id)) and outer.resource == span.resource:
+            assert within(span, outer), (span, outer)
+
+    [client, *_] = (span for span in seen.spans.values() if span.role == "client")
+    [server] = (span for span in seen.spans.values() if seen.spans.get(span.parent_id) == client)
+    [engine] = (span for span in seen.spans.values() if seen.spans.get(span.parent_id) == server)
+    assert (server.role, engine.role) == ("server", "internal")
+    common = {
+        "gen_ai.operation.name": operation,
+        "gen_ai.request.model": "ToyLlama",
+        "gen_ai.request.max_tokens": 5,
+        "gen_ai.request.temperature": 0.5,
+        "gen_ai.request.seed": 7,
+        "gen_ai.response.model": "ToyLlama",
+        "gen_ai.response.finish_reasons": ("length",),
+        "gen_ai.usage.input_tokens": 40,
+        "gen_ai.usage.output_tokens": 5,
+    }
+    for span in (client, engine):
+        assert {key: span.attributes.get(key) for key in common} == common
+        assert span.attributes["gen_ai.response.id"].startswith(prefix)
+    assert client.attributes["gen_ai.response.id"] == engine.attributes["gen_ai.response.id"]
+    assert client.attributes["gen_ai.provider.name"] == "openai"
+    assert client.attributes["server.address"] == HOST
+    assert client.attributes["server.port"] == int(http_port)
+    assert kept(agent, told)["query"] == 4
+
+
+def test_a_generated_answer_in_this_process_has_the_spans_of_its_parts(agent: Agent) -> None:
+    told = agent(*GENERATE)
+
+    assert told.code == 0, told.stderr
+    parts = {name: 4 * count for name, count in OF_A_REQUEST.items()}
+    assert kept(agent, told) == {"evaluation": 1, "run": 1, "query": 4, "chat ToyLlama": 4, **parts}
+    assert "trace_sample" not in agent("info", "evaluation", "show", told.figure("evaluation")).stdout
+
+
+def test_an_answer_that_fails_is_an_error_in_its_trace(agent: Agent, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"  # which need no request to find their length
+    prompts.write_text('{"prompt": "a b"}', encoding="utf-8")
+    load = ("--concurrency=1", "--max_queries=4", "--warmup=1", "--trace_sample=1", f"--prompts={prompts}")
+    seen = Seen()
+    with otlp_grpc(seen) as port, serving(breaks="error", every=2) as server:
+        at = f"--agent=openai+http://{server.address}"
+        agent("measure", "generation", *load, at, f"--tracer_address={HOST}:{port}")
+
+    calls = [span for span in seen.spans.values() if span.role == "client"]
+    assert sorted(span.failed for span in calls) == [False, False, True, True]
+    assert all(span.attributes.get("error.type") == ("failed" if span.failed else None) for span in calls)
 
 
 def test_the_probes_of_a_search_are_runs_of_one_trace(agent: Agent) -> None:

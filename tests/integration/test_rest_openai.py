@@ -15,9 +15,12 @@ import pytest
 from inferometer.agent.frameworks.pytorch.language_model import PyTorchLanguageModel
 from inferometer.agent.generation.opening import open_engine
 from inferometer.agent.inference.registry import Registry
+from inferometer.agent.server.native.call_tracing import ServerTracing
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.served_models import ServingOptions
+from inferometer.agent.tracing.exporting import TraceAddress, TraceExport
+from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.client.remote.connection import RemoteOptions
 from inferometer.client.remote.openai.server import open_openai
 from inferometer.evaluators.load.arrivals import Extent
@@ -26,17 +29,22 @@ from inferometer.evaluators.load.load_session import ClosedLoop, run_closed_loop
 from inferometer.evaluators.load.local_streams import LocalGeneration
 from inferometer.evaluators.load.streams import Answer, GenerationSystem, Prompt
 from inferometer.manifests.catalog import Catalog
+from tests.integration.trace_collectors import HOST, Seen, otlp_grpc
 
 WAIT_S = 20.0
+TRACEPARENT = f"00-{'a' * 32}-{0xB:016x}-01"
 COMPLETION = {"model": "ToyLlama", "prompt": "You may", "max_tokens": 20, "temperature": 0}
 CHAT = {"model": "ToyLlama", "messages": [{"role": "user", "content": "You may"}], "temperature": 0}
 
 
 @contextmanager
 def started(**options: Any) -> Iterator[AgentServer]:
-    serving = ServingOptions(batching=BatchingOptions(max_batch_size=4))
+    serving, tracing = (
+        ServingOptions(batching=BatchingOptions(max_batch_size=4)),
+        options.pop("tracing", None),
+    )
     chosen = ServerOptions(**{"port": 0, "http_port": 0, "grace_s": 10.0, "serving": serving, **options})
-    with AgentServer(Catalog(), Registry(), chosen) as server:
+    with AgentServer(Catalog(), Registry(), chosen, tracing=tracing) as server:
         yield server
 
 
@@ -274,6 +282,57 @@ def test_a_client_that_leaves_ends_its_request(agent: AgentServer, stream: bool)
     until(lambda: not engine._running)
     assert running.is_cancelled
     assert len(running.tokens) < 2000
+
+
+PATH, OF_MODEL = "POST /v1/completions", "text_completion ToyLlama"
+PARTS = {"prefill", "step", "sample", "detokenize"}
+
+
+@pytest.mark.parametrize(
+    ("level", "change", "leaves", "names", "status"),
+    [
+        ("MODEL_TRACE", {}, False, {PATH, OF_MODEL, "queue", *PARTS}, 200),
+        ("MODEL_TRACE", {"stream": True}, False, {PATH, OF_MODEL, "queue", *PARTS}, 200),
+        ("APPLICATION_TRACE", {}, False, {PATH, OF_MODEL, "queue"}, 200),
+        ("MODEL_TRACE", {"model": "Other"}, False, {PATH}, 404),
+        ("MODEL_TRACE", {"max_tokens": 0}, False, {PATH}, 400),
+        ("MODEL_TRACE", {"max_tokens": 5000}, False, {PATH}, 400),
+        ("MODEL_TRACE", {"max_tokens": 2000, "stream": True}, True, {PATH, OF_MODEL, "queue", *PARTS}, None),
+        ("MODEL_TRACE", {"max_tokens": 2000}, True, {PATH, OF_MODEL, "queue", *PARTS}, None),
+    ],
+)
+def test_a_request_is_traced_for_its_client(
+    level: str, change: Mapping[str, Any], leaves: bool, names: set[str], status: int | None
+) -> None:
+    seen, body = Seen(), {**COMPLETION, "ignore_eos": True, "stop": "?!", **change}
+    with otlp_grpc(seen) as port:
+        export = TraceExport.open(TraceAddress.parse(f"{HOST}:{port}"))
+        with started(tracing=ServerTracing(export, TraceLevel[level])) as server:
+            connection = connected(server)
+            connection.request("POST", "/v1/completions", json.dumps(body), {"traceparent": TRACEPARENT})
+            if leaves:
+                engine = server._openai.engines.get("ToyLlama")
+                until(lambda: any(len(each.times) > 2 for each in engine._running))
+                connection.close()
+            else:
+                with connection.getresponse() as response:
+                    response.read()
+            connection.close()
+        seen.wait_for(lambda: PATH in {span.name for span in seen.spans.values()})
+
+    assert {span.name for span in seen.spans.values()} == names
+    assert {span.trace_id for span in seen.spans.values()} == {"a" * 32}
+    [server_span] = (span for span in seen.spans.values() if span.parent_id == 0xB)
+    assert (server_span.name, server_span.role) == (PATH, "server")
+    found = server_span.attributes["http.response.status_code"]
+    assert found == (status or 499)
+    for span in seen.spans.values():
+        if span.name == OF_MODEL:
+            reasons = None if leaves else ("length",)
+            assert span.attributes.get("gen_ai.response.finish_reasons") == reasons
+            assert span.attributes["gen_ai.request.stop_sequences"] == ("?!",)
+            steps = [each.name for each in seen.spans.values()].count("step")
+            assert span.attributes["gen_ai.usage.output_tokens"] >= steps
 
 
 def test_a_stream_under_way_is_finished_by_an_agent_that_stops() -> None:

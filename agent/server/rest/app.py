@@ -363,12 +363,10 @@ async def _stream(send: Send, stream: EventStream, trailing: Iterable[tuple[str,
     """Sends the events of a stream, each at once, without ending the response."""
     headers = [("content-type", "text/event-stream; charset=utf-8"), ("cache-control", "no-store"), *trailing]
     encoded = [(key.encode("latin-1"), value.encode("latin-1")) for key, value in headers]
-    try:
+    with stream.under_way:
         await send({"type": "http.response.start", "status": 200, "headers": encoded})
         async for each in stream.events:
             await send({"type": "http.response.body", "body": each, "more_body": True})
-    finally:
-        stream.close()
 
 
 async def _send(send: Send, reply: Reply, trailing: Iterable[tuple[str, str]]) -> None:

@@ -11,8 +11,8 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -21,6 +21,7 @@ from pydantic import BaseModel, BeforeValidator, ValidationError
 from inferometer.agent.generation.engine import Engine, FinishReason, Generation, GenerationParameters, Piece
 from inferometer.agent.generation.opening import Engines
 from inferometer.agent.server.calls import CallContext, Method
+from inferometer.agent.server.native.call_tracing import CallTrace, ServerTracing
 from inferometer.agent.serving.served_models import ServedModels
 from inferometer.manifests.errors import InputError, UnknownModelError, one_line
 
@@ -72,6 +73,8 @@ class _Request(GenerationParameters):
 
     defaults: ClassVar[Mapping[str, Any]] = {}
     id_prefix: ClassVar[str]
+    operation: ClassVar[str]
+    """OpenTelemetry's name of what is asked."""
     object: ClassVar[str]
     streamed: ClassVar[str]
     opening: ClassVar[Mapping[str, Any] | None] = None
@@ -109,6 +112,7 @@ class _Request(GenerationParameters):
 class _Completion(_Request):
     defaults = {"max_tokens": 16}  # noqa: RUF012 - as OpenAI has it
     id_prefix, object, streamed = "cmpl-", "text_completion", "text_completion"
+    operation = "text_completion"
 
     prompt: Any = None
 
@@ -125,6 +129,7 @@ class _Completion(_Request):
 
 class _Chat(_Request):
     id_prefix, object, streamed = "chatcmpl-", "chat.completion", "chat.completion.chunk"
+    operation = "chat"
     opening = {"delta": {"role": "assistant", "content": ""}}  # noqa: RUF012
 
     messages: list[_Message]
@@ -148,10 +153,10 @@ class _Chat(_Request):
 
 @dataclass(frozen=True, slots=True)
 class EventStream:
-    """The answer to a request that streams; ``close`` ends it early, in any state."""
+    """The answer to a request that streams; leaving ``under_way`` ends it, in any state."""
 
     events: AsyncIterator[bytes]
-    close: Callable[[], None]
+    under_way: AbstractContextManager[object]
 
 
 def _text(value: object) -> str:
@@ -180,10 +185,11 @@ class OpenAiService:
     Args:
         served: The models of the agent that predict; language models have the same options, batch sizes,
             queues and threads.
+        tracing: Begins the traces of calls.
         opening: The first arguments of ``Engines``.
     """
 
-    def __init__(self, served: ServedModels, *opening: Any) -> None:
+    def __init__(self, served: ServedModels, tracing: ServerTracing, *opening: Any) -> None:
         def options_of(manifest: Any) -> dict[str, Any]:
             settings, options = served.settings_of(manifest), served.options.session
             return {
@@ -193,6 +199,7 @@ class OpenAiService:
             }
 
         self.engines = Engines(*opening, options_of=options_of)
+        self._tracing = tracing
 
     def methods(self) -> list[Method]:
         """The methods, which are given parsed JSON."""
@@ -211,35 +218,46 @@ class OpenAiService:
     async def _answer(
         self, kind: type[_Request], given: Mapping[str, Any], call: CallContext
     ) -> dict[str, Any] | EventStream:
-        request = kind.read(given)
+        with ExitStack() as under_way:
+            trace = self._tracing.begin(call, exported=True)
+            if trace is not None:
+                under_way.push(partial(_close_later, trace))
+            request = kind.read(given)
 
-        def prepare() -> tuple[Engine, Sequence[int]]:
-            engine = self.engines.get(request.model)
-            return engine, request.tokens(engine)
+            def prepare() -> tuple[Engine, Sequence[int]]:
+                engine = self.engines.get(request.model)
+                return engine, request.tokens(engine)
 
-        engine, prompt = await call.in_thread(prepare)  # it may load the model
-        call.record.model = engine.name
-        head = {
-            "id": f"{request.id_prefix}{call.record.request_id}",
-            "created": int(time.time()),
-            "model": engine.name,
-            "object": request.streamed if request.stream else request.object,
-        }
-        loop, delivered = asyncio.get_running_loop(), asyncio.Queue[Piece]()
+            engine, prompt = await call.in_thread(prepare)  # it may load the model
+            call.record.model = engine.name
+            answer_id = f"{request.id_prefix}{call.record.request_id}"
+            head = {
+                "id": answer_id,
+                "created": int(time.time()),
+                "model": engine.name,
+                "object": request.streamed if request.stream else request.object,
+            }
+            loop, delivered = asyncio.get_running_loop(), asyncio.Queue[Piece]()
 
-        def deliver(piece: Piece) -> None:
-            with suppress(RuntimeError):  # the loop has been closed
-                loop.call_soon_threadsafe(delivered.put_nowait, piece)
+            def deliver(piece: Piece) -> None:
+                with suppress(RuntimeError):  # the loop has been closed
+                    loop.call_soon_threadsafe(delivered.put_nowait, piece)
 
-        generation = engine.submit(prompt, request, deliver)
-        if request.stream:
-            return EventStream(_events(generation, request, delivered, head), generation.cancel)
-        try:
+            generation = engine.submit(prompt, request, deliver)
+            if trace is not None:
+                record = partial(generation.record, trace.scope, request.operation, engine.name, answer_id)
+                under_way.callback(lambda: loop.call_soon(record, time.perf_counter_ns()))
+            under_way.callback(generation.cancel)
+            if request.stream:
+                return EventStream(_events(generation, request, delivered, head), under_way.pop_all())
             pieces = [piece async for piece in _pieces(delivered)]
-        finally:
-            generation.cancel()
         choices = _choices(request.whole("".join(piece.text for piece in pieces)), pieces[-1].finish_reason)
         return {**head, "choices": choices, **_totals(generation)}
+
+
+def _close_later(trace: CallTrace, *raised: object) -> None:
+    """Closes a trace when the rest of the answer, which that would delay, has been sent."""
+    asyncio.get_running_loop().call_soon(trace.__exit__, *raised)
 
 
 async def _pieces(delivered: asyncio.Queue[Piece]) -> AsyncGenerator[Piece, None]:
@@ -269,9 +287,9 @@ async def _events(
 
 def _totals(generation: Generation) -> dict[str, Any]:
     """Returns the usage, and the times in milliseconds, of a request that has ended."""
-    prompt, tokens, steps = len(generation.prompt), len(generation.tokens), generation.times.steps
-    spent = asdict(generation.times) | {"steps": sum(steps)}
+    prompt, tokens = len(generation.prompt), len(generation.tokens)
+    spent_ms = {f"{name}_ms": ns / 1e6 for name, ns in generation.spent_ns().items()}
     return {
         "usage": {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens},
-        "timings": {f"{name}_ms": ns / 1e6 for name, ns in spent.items()} | {"steps": len(steps)},
+        "timings": {**spent_ms, "steps": len(generation.times) - 1},
     }

@@ -412,9 +412,8 @@ class KServeTarget(CallTarget):
         self.served_name = self._predictor.form.model_name
         self._begin = partial(connection.begin_infer, timeout_s=self._predictor.timeout_s)
 
-    @property
-    def call(self) -> SpanKind:
-        """The span of a query's call."""
+    def call_of(self, query: int) -> SpanKind:
+        """Returns the span of a query's call; see ``CallTarget``."""
         return self._predictor.connection.call
 
     def statistics_sources(self) -> Mapping[str, ReadStatistics]:

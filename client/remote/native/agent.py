@@ -280,9 +280,8 @@ class RemoteTarget(CallTarget):
         size, connection = max(map(len, self._requests)), self._connection
         super().__init__(agent.description, size, connection.hold, connection.end_predict)
 
-    @property
-    def call(self) -> SpanKind:
-        """The span of a query's call."""
+    def call_of(self, query: int) -> SpanKind:
+        """Returns the span of a query's call; see ``CallTarget``."""
         return call_to(self._connection.address, "Predict")
 
     def statistics_sources(self) -> Mapping[str, ReadStatistics]:

@@ -112,7 +112,8 @@ _FIELDS = {
 
 
 def _pieces(event: Mapping[str, Any], found: Answer) -> Iterator[tuple[ChunkKind, str]]:
-    """Yields the content of an event, and keeps its usage and its reason to finish."""
+    """Yields the content of an event, and keeps its usage, its reason to finish, its id and its model."""
+    found.id, found.model = (str(event.get(name) or getattr(found, name)) for name in ("id", "model"))
     usage = event.get("usage")
     if isinstance(usage, Mapping):
         found.input_tokens = _count(usage.get("prompt_tokens"), found.input_tokens)

@@ -13,14 +13,20 @@ import grpc
 
 from inferometer.agent.hardware.environment import Device, DeviceKind, unknown_environment
 from inferometer.agent.inference.stages import SystemDescription
-from inferometer.agent.tracing.recorder import SpanKind, http_client_call
+from inferometer.agent.tracing.recorder import (
+    AttributeValue,
+    SpanKind,
+    SpanRole,
+    TraceLevel,
+    http_client_call,
+)
 from inferometer.client.remote.address import OpenAIAddress
 from inferometer.client.remote.call_target import MAX_KEPT_BYTES, CallFlight, CallTarget, Outcome
 from inferometer.client.remote.connection import CONNECT_TIMEOUT_S, Hints, RemoteOptions, explain, with_tls
 from inferometer.client.remote.openai.events import DONE, read_answer
-from inferometer.client.remote.rest.connection import encode_request, fixed_headers, successful
+from inferometer.client.remote.rest.connection import encode_request, fixed_headers, successful, with_headers
 from inferometer.client.remote.rest.sockets import Endpoint, Exchanges, Flights, HttpCall
-from inferometer.evaluators.load.streams import Answer, Prompt
+from inferometer.evaluators.load.streams import UNKNOWN, Answer, Prompt
 from inferometer.manifests.errors import AgentError, SessionError, UnknownModelError, suggestion
 from inferometer.manifests.schema import ModelManifest
 
@@ -178,9 +184,7 @@ class OpenAISystem:
 
     def target(self, prompts: Sequence[Prompt], *, timeout_s: float, text: bool) -> OpenAITarget:
         """Returns a target whose query n asks prompt n modulo their number; see ``GenerationSystem``."""
-        at = self.address.agent
-        call = http_client_call("POST", _PATHS[prompts[0].chat], at.host, at.port)
-        return OpenAITarget(self, list(map(self.encode, prompts)), call, timeout_s + _GRACE_S, text=text)
+        return OpenAITarget(self, prompts, timeout_s + _GRACE_S, text=text)
 
     def close(self) -> None:
         """Closes the connections; calling it again does nothing."""
@@ -196,32 +200,48 @@ class OpenAITarget(CallTarget):
 
     Args:
         system: The server, which the target does not close.
-        requests: The encoded requests, in turn.
-        call: The span of a call.
+        prompts: What the queries ask, in turn.
         timeout_s: How long an answer may take.
         text: Whether answers keep their text.
     """
 
     def __init__(
-        self, system: OpenAISystem, requests: Sequence[bytes], call: SpanKind, timeout_s: float, *, text: bool
+        self, system: OpenAISystem, prompts: Sequence[Prompt], timeout_s: float, *, text: bool
     ) -> None:
-        self._system, self._requests = system, requests
-        self._call, self._timeout_s, self._text = call, timeout_s, text
+        self._system, self._prompts, self._requests = system, prompts, list(map(system.encode, prompts))
+        self._timeout_s, self._text = timeout_s, text
         self._calls: dict[int, HttpCall | Answer] = {}
         self._kept_bytes = 0
         self._of: CallFlight | None = None
-        super().__init__(system.description, max(map(len, requests)), system.hold, self._reply_of)
+        super().__init__(system.description, max(map(len, self._requests)), system.hold, self._reply_of)
 
-    @property
-    def call(self) -> SpanKind:
-        """The span of a query's call."""
-        return self._call
+    def call_of(self, query: int) -> SpanKind:
+        """Returns the span of a query's call, with OpenTelemetry's names for generative AI."""
+        prompt, answer = self._prompts[query % len(self._prompts)], self._answer(query)
+        model, at = self._system.model, self._system.address.agent
+        attributes: dict[str, AttributeValue | None] = {
+            "gen_ai.operation.name": prompt.operation,
+            "gen_ai.provider.name": "openai",
+            "gen_ai.request.model": model,
+            "gen_ai.request.max_tokens": prompt.output_tokens,
+            "gen_ai.request.temperature": prompt.temperature,
+            "gen_ai.request.seed": prompt.seed if prompt.temperature > 0 else None,
+            "gen_ai.response.id": answer.id or None,
+            "gen_ai.response.model": answer.model or None,
+            "gen_ai.response.finish_reasons": (answer.finish,) if answer.finish else None,
+            "gen_ai.usage.input_tokens": None if answer.input_tokens == UNKNOWN else answer.input_tokens,
+            "gen_ai.usage.output_tokens": None if answer.output_tokens == UNKNOWN else answer.output_tokens,
+            **dict(http_client_call("POST", _PATHS[prompt.chat], at.host, at.port).attributes),
+        }
+        kind = SpanKind.of(f"{prompt.operation} {model}", TraceLevel.APPLICATION_TRACE, **attributes)
+        return replace(kind, role=SpanRole.CLIENT)
 
     def send(self, query: int, run: CallFlight) -> None:
         """Sends a query; see ``CallTarget``. The first one of a run drops the answers of the run before."""
         if run is not self._of:
             self._of, self._calls, self._kept_bytes = run, {}, 0
-        run.send(query, self._requests[query % len(self._requests)], partial(self._begin, query))
+        request = with_headers(self._requests[query % len(self._requests)], self.traced_metadata(query))
+        run.send(query, request, partial(self._begin, query))
 
     def _begin(self, query: int, request: bytes) -> grpc.Future[bytes]:
         flights = self._system.flights
@@ -254,11 +274,15 @@ class OpenAITarget(CallTarget):
 
     def answers(self, count: int) -> Sequence[Answer]:
         """Returns the answers to the first ``count`` queries of the last run; see ``StreamTarget``."""
-        found = []
-        for query in range(count):
-            call = self._calls.get(query, Answer())
-            found.append(call if isinstance(call, Answer) else self._answer_of(call))
-        return found
+        return list(map(self._answer, range(count)))
+
+    def _answer(self, query: int) -> Answer:
+        """Returns a query's answer, which is read once."""
+        call = self._calls.get(query)
+        if call is None or isinstance(call, Answer):
+            return call or Answer()
+        answer = self._calls[query] = self._answer_of(call)
+        return answer
 
     def _answer_of(self, call: HttpCall) -> Answer:
         content = call.incoming.content

@@ -12,7 +12,9 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import Self
 
 from inferometer.agent.artifacts.files import ArtifactCache
 from inferometer.agent.hardware.environment import process_resource
@@ -84,6 +86,12 @@ class EvaluationTrace:
             if parsed is not None and self._recorder is not None:
                 self._export = TraceExport.open(parsed)
 
+    @classmethod
+    def of_load(cls, request: Any, notify: Callable[[str], None], group_id: str | None = None) -> Self:
+        """Returns the trace of a load, whose ``request`` is a ``SampledTraces`` with ``TraceOptions``."""
+        level = TraceLevel.MODEL_TRACE if request.traced_share else TraceLevel.NO_TRACE
+        return cls(level, request.tracer_address, group_id, notify, request.trace_url)
+
     def root(self, model_name: str) -> AbstractContextManager[TraceScope | None]:
         """Records the root span of the evaluation; the context value is None if nothing is recorded."""
         kind = SpanKind.of(
@@ -110,7 +118,7 @@ class EvaluationTrace:
             notes=recorder.notes,
             url=self._link(trace_id) if self._link else None,
         )
-        return replace(evaluation, trace=summary, spans=chunks)
+        return replace(evaluation, trace=summary, spans=chunks, trace_level=recorder.level)
 
     def close(self) -> None:
         """Waits for pending spans while the collector accepts them, and reports what it did not accept."""

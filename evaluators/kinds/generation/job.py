@@ -13,12 +13,13 @@ from inferometer.evaluators.conditions.conditions import Watch
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
 from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources, JobStart, SystemRequest
+from inferometer.evaluators.kinds.batches.job import EvaluationTrace
 from inferometer.evaluators.kinds.generation.measurement import GenerationMeasurement
 from inferometer.evaluators.kinds.generation.prompts import MOST_PROMPTS, read_prompts, synthetic_prompts
 from inferometer.evaluators.kinds.generation.request import CHAT, DURATION_S, PROMPT_TOKENS, GenerationRequest
 from inferometer.evaluators.load.arrivals import Extent, Schedule, arrival_process
 from inferometer.evaluators.load.issuer import RunLimits
-from inferometer.evaluators.load.load_session import ClosedLoop, LoadSession, check_load, peak_qps
+from inferometer.evaluators.load.load_session import ClosedLoop, LoadSession, LoadTrace, check_load, peak_qps
 from inferometer.evaluators.load.streams import UNKNOWN, Answer, GenerationSystem, Prompt
 from inferometer.manifests.errors import ConfigurationError, EvaluationInterrupted
 
@@ -78,7 +79,7 @@ def _measured(
         request.max_batch_size,
         notify=callbacks.on_warning,
     )
-    with closing(system):
+    with closing(system), closing(EvaluationTrace.of_load(request, callbacks.on_warning)) as trace:
         queries = len(work) if isinstance(work, Schedule) else request.max_queries or MOST_PROMPTS
         prompts, dataset = _prompts(request, system, queries, count)
         counted_by = own = "the server" if request.agent else "the engine"
@@ -89,15 +90,16 @@ def _measured(
         counting = count if counted_by != own else None
         target = system.target(prompts, timeout_s=request.timeout_ms / 1e3, text=counting is not None)
         description, created_at = target.description, utc_now()
-        with closing(target), closing(Watch(description, system if request.agent else None)) as watch:
-            session = LoadSession(
-                target,
-                RunLimits(
-                    request.timeout_ms,
-                    stop_requested=callbacks.stop_requested,
-                    on_progress=callbacks.on_progress,
-                ),
-            )
+        limits = RunLimits(
+            request.timeout_ms, stop_requested=callbacks.stop_requested, on_progress=callbacks.on_progress
+        )
+        with (
+            closing(target),
+            closing(Watch(description, system if request.agent else None)) as watch,
+            trace.root(description.manifest.name) as scope,
+        ):
+            queries_traced = LoadTrace(scope, request.traced_share, request.seed) if scope else None
+            session = LoadSession(target, limits, queries_traced)
             callbacks.on_start(JobStart(description, dataset.name, len(prompts), _described(work)))
             session.warm_up(request.warm_up_queries)
             watch.begin()
@@ -118,7 +120,7 @@ def _measured(
             tokens_by=counted_by,
             prompts=dataset.name,
         )
-        yield Evaluation(
+        evaluation = Evaluation(
             id=str(uuid.uuid4()),
             created_at=created_at,
             status=Status.of(whole=not measured.interrupted, usable=measured.answered > 0),
@@ -127,6 +129,7 @@ def _measured(
             measurement=measured,
             conditions=conditions,
         )
+        yield trace.kept(evaluation)
 
 
 def _prompts(

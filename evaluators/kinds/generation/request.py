@@ -8,6 +8,7 @@ from typing import Any
 
 from inferometer.evaluators.jobs import options
 from inferometer.evaluators.jobs.options import COUNT, NOT_NEGATIVE, POSITIVE, SEED, Range, declared
+from inferometer.evaluators.jobs.request import SampledTraces, TraceOptions, trace_sample_option
 from inferometer.manifests.errors import ConfigurationError
 
 DURATION_S = 30.0
@@ -21,7 +22,7 @@ def _bound(name: str, of: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationRequest:
+class GenerationRequest(SampledTraces, TraceOptions):
     """A language model under load, in this process or on a server.
 
     Raises:
@@ -118,6 +119,7 @@ class GenerationRequest:
         within=NOT_NEGATIVE,
         flags=("--warmup",),
     )
+    trace_sample: float | None = trace_sample_option()
 
     def __post_init__(self) -> None:
         options.check_options(self)
@@ -157,5 +159,5 @@ class GenerationRequest:
     @property
     def given(self) -> dict[str, Any]:
         """The options that differ from their defaults, as an evaluation stores them."""
-        found = options.given_options(self)
+        found = options.further(self, ("trace_sample", "tracer_address", "trace_url"))  # change no figure
         return {name: str(each) if isinstance(each, Path) else each for name, each in found.items()}

@@ -14,7 +14,7 @@ from inferometer.agent.artifacts.web import fetch_image
 from inferometer.agent.hardware.environment import DeviceKind, Precision
 from inferometer.agent.inference.session import open_preprocessor
 from inferometer.agent.preprocessing.model_preprocessor import ModelPreprocessor
-from inferometer.agent.tracing.recorder import TraceLevel, TraceScope
+from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.evaluators.conditions.conditions import Watch
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, SystemUnderTest, TensorSystem, utc_now
@@ -105,12 +105,10 @@ class LoadJob:
         callbacks = callbacks or JobCallbacks()
         request, count = self._request, self._request.repeat
         group_id = str(uuid.uuid4()) if count > 1 else None
-        level = TraceLevel.MODEL_TRACE if request.traced_share else TraceLevel.NO_TRACE
-        traced = (level, request.tracer_address, group_id, callbacks.on_warning, request.trace_url)
         for number in range(1, count + 1):
             callbacks.on_part(JobPart(number, count))
             with (
-                closing(EvaluationTrace(*traced)) as trace,
+                closing(EvaluationTrace.of_load(request, callbacks.on_warning, group_id)) as trace,
                 open_target(request, resources, callbacks, self._make_target) as opened,
             ):
                 with trace.root(request.system.model_name) as scope:
@@ -168,7 +166,6 @@ class LoadJob:
             dataset=dataset,
             measurement=replace(measurement, elapsed_ns=int(session.elapsed_s * 1e9)),
             conditions=watch.end(),
-            trace_level=scope.recorder.level if scope else TraceLevel.NO_TRACE,
         )
 
     def _described(self) -> str:

@@ -22,7 +22,7 @@ from inferometer.evaluators.jobs.options import (
     declared,
     further,
 )
-from inferometer.evaluators.jobs.request import ModelRequest
+from inferometer.evaluators.jobs.request import ModelRequest, SampledTraces, trace_sample_option
 from inferometer.manifests.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _scenario(name: str) -> Scenario:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadRequest(ModelRequest):
+class LoadRequest(SampledTraces, ModelRequest):
     """A model under load: what a workload and a search have in common.
 
     Attributes not listed here are as in ``LoadOptions``; batches and instances are only for a model in this
@@ -177,13 +177,7 @@ class LoadRequest(ModelRequest):
     include_preprocess: bool = declared(
         False, "Also preprocess under load; by default inputs are preprocessed before the run."
     )
-    trace_sample: float | None = declared(
-        None,
-        "Trace this share of the queries.",
-        "SHARE",
-        within=Range(0, 1),
-        default_text=f"{options.TRACE_SAMPLE:g} with a collector, else 0",
-    )
+    trace_sample: float | None = trace_sample_option()
     server_statistics_hz: float | None = declared(
         None,
         "How often per second to read the server's statistics during the run; 0 reads none.",
@@ -223,13 +217,6 @@ class LoadRequest(ModelRequest):
             raise ConfigurationError(
                 f"{len(self.system.agents)} agents are named, but a load needs exactly one; name one, or any"
             )
-
-    @property
-    def traced_share(self) -> float:
-        """The share of the queries that are traced."""
-        if self.trace_sample is None:
-            return options.TRACE_SAMPLE if self.tracer_address else 0.0
-        return self.trace_sample
 
     @property
     def process(self) -> ArrivalProcess:

@@ -42,8 +42,10 @@ def run() -> LoadRun:
 class Stamping:
     """A target whose calls carry the trace."""
 
-    call = client_call("a.Service/Method", "host", 1)
     sample: QuerySample | None = None
+
+    def call_of(self, query: int) -> SpanKind:
+        return client_call("a.Service/Method", "host", 1)
 
     def stamp(self, sample: QuerySample | None) -> None:
         self.sample = sample
