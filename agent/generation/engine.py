@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, NamedTuple, Protocol
+from typing import Annotated, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,10 +33,13 @@ from inferometer.manifests.errors import (
     one_line,
 )
 
+PROVIDER = "inferometer"
+"""OpenTelemetry's name of who generates."""
 _QUEUE = SpanKind("queue", TraceLevel.APPLICATION_TRACE)
 _PREFILL, _STEP, _SAMPLE, _DETOKENIZE = (
     SpanKind(name, TraceLevel.MODEL_TRACE) for name in ("prefill", "step", "sample", "detokenize")
 )
+_TIMES = 5
 _LEAVING_S = 2.0
 _MOST_CHARACTERS = 64  # of a token
 
@@ -85,7 +88,10 @@ class GenerationParameters(BaseModel):
         stop: The text ends before the first of these strings.
         ignore_eos: Whether generation continues after an end token.
         min_tokens: These first tokens end no text: none is an end token, and none completes a stop string.
+        operation: OpenTelemetry's name of what is asked.
     """
+
+    operation: ClassVar[str] = "text_completion"
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -130,21 +136,6 @@ class Piece:
         return self.finish_reason is not None or self.error is not None
 
 
-class TokenTimes(NamedTuple):
-    """When a token was generated, on the engine's clock.
-
-    The model's computation, for the whole batch, is from ``begun_ns`` to ``computed_ns``. Choosing the token
-    from the logits is from ``choosing_ns`` to ``chosen_ns``; then it is detokenized, with the search for stop
-    strings, until ``ended_ns``.
-    """
-
-    begun_ns: int
-    computed_ns: int
-    choosing_ns: int
-    chosen_ns: int
-    ended_ns: int
-
-
 Deliver = Callable[[Piece], None]
 """Receives each piece in the engine's thread, and returns at once."""
 
@@ -183,9 +174,14 @@ class Generation:
         self._random = np.random.default_rng(parameters.seed)
 
     @property
-    def times(self) -> list[TokenTimes]:
-        """The times of each of the tokens; the first one's computation is the prefill."""
-        return [TokenTimes(*self._times[at : at + 5]) for at in range(0, len(self._times), 5)]
+    def times_ns(self) -> Sequence[Sequence[int]]:
+        """Five times of each token, on the engine's clock.
+
+        The model began and ended its computation, for the first token the prefill; the token began to be
+        chosen from the logits, and was; and it was detokenized, with the search for stop strings.
+        """
+        times = self._times[:]  # to which the engine may add
+        return [times[number::_TIMES] for number in range(_TIMES)]
 
     def cancel(self) -> None:
         """Ends the request before the next step; it delivers no further piece. Thread-safe."""
@@ -227,13 +223,13 @@ class Generation:
 
         The queue is from its arrival to its prefill; ``steps`` are the model's steps after that.
         """
-        times = self.times
+        begun, computed, choosing, chosen, ended = self.times_ns
         return {
             "queue": (self.joined_ns or self.arrived_ns) - self.arrived_ns,
-            "prefill": sum(each.computed_ns - each.begun_ns for each in times[:1]),
-            "steps": sum(each.computed_ns - each.begun_ns for each in times[1:]),
-            "sampling": sum(each.chosen_ns - each.choosing_ns for each in times),
-            "detokenizing": sum(each.ended_ns - each.chosen_ns for each in times),
+            "prefill": sum(computed[:1]) - sum(begun[:1]),
+            "steps": sum(computed[1:]) - sum(begun[1:]),
+            "sampling": sum(chosen) - sum(choosing),
+            "detokenizing": sum(ended) - sum(chosen),
         }
 
     def deliver(self, piece: Piece) -> None:
@@ -242,9 +238,7 @@ class Generation:
             self.latest = piece
             self._deliver(piece)
 
-    def record(
-        self, scope: TraceScope, operation: str, model: str, response_id: str | None, ended_ns: int
-    ) -> None:
+    def record(self, scope: TraceScope, model: str, response_id: str | None, ended_ns: int) -> None:
         """Records the spans of a request that ended at a time on the engine's clock, from its other times.
 
         The first one has the names of OpenTelemetry's conventions for generative AI; those of its parts are
@@ -253,8 +247,8 @@ class Generation:
         parameters, latest = self.parameters, self.latest or Piece("")
         reason = latest.finish_reason
         attributes: dict[str, AttributeValue | None] = {
-            "gen_ai.operation.name": operation,
-            "gen_ai.provider.name": "inferometer",
+            "gen_ai.operation.name": parameters.operation,
+            "gen_ai.provider.name": PROVIDER,
             "gen_ai.request.model": model,
             "gen_ai.request.max_tokens": parameters.max_tokens,
             "gen_ai.request.temperature": parameters.temperature,
@@ -268,14 +262,15 @@ class Generation:
             "gen_ai.usage.output_tokens": len(self.tokens),
             "error.type": None if latest.error is None else type(latest.error).__name__,
         }
-        kind = SpanKind.of(f"{operation} {model}", TraceLevel.APPLICATION_TRACE, **attributes)
+        kind = SpanKind.of(f"{parameters.operation} {model}", TraceLevel.APPLICATION_TRACE, **attributes)
         inner = scope.add(kind, self.arrived_ns, ended_ns)
         inner.add(_QUEUE, self.arrived_ns, min(self.joined_ns or ended_ns, ended_ns))
-        for number, times in enumerate(self.times) if scope.recorder.wants(TraceLevel.MODEL_TRACE) else ():
-            if times.ended_ns <= ended_ns:  # of one that timed out, the engine may compute another
-                inner.add(_STEP if number else _PREFILL, times.begun_ns, times.computed_ns)
-                inner.add(_SAMPLE, times.choosing_ns, times.chosen_ns)
-                inner.add(_DETOKENIZE, times.chosen_ns, times.ended_ns)
+        times = zip(*self.times_ns, strict=False) if scope.recorder.wants(TraceLevel.MODEL_TRACE) else ()
+        for number, (begun, computed, choosing, chosen, ended) in enumerate(times):
+            if ended <= ended_ns:  # of one that timed out, the engine may compute another
+                inner.add(_STEP if number else _PREFILL, begun, computed)
+                inner.add(_SAMPLE, choosing, chosen)
+                inner.add(_DETOKENIZE, chosen, ended)
 
 
 def choose(logits: NDArray[np.float32], parameters: GenerationParameters, random: np.random.Generator) -> int:

@@ -31,6 +31,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from inferometer.agent import __version__
+from inferometer.agent.generation.engine import PROVIDER, Generation
 from inferometer.agent.server.admission import bound, metrics_warning
 from inferometer.agent.serving.observers import Call
 from inferometer.agent.serving.prediction_watch import AgentLoad
@@ -44,6 +45,10 @@ from inferometer.manifests.errors import (
 )
 
 _Child = TypeVar("_Child")
+_LATENCY_S = (
+    *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1),
+    *(0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0),
+)
 
 
 class Tally:
@@ -143,7 +148,9 @@ class Distributions(_Labelled[Distribution]):
 
     _kind = HistogramMetricFamily
 
-    def __init__(self, name: str, description: str, labels: Sequence[str], bounds: Sequence[float]) -> None:
+    def __init__(
+        self, name: str, description: str, labels: Sequence[str], bounds: Sequence[float] = _LATENCY_S
+    ) -> None:
         self._bounds = tuple(map(float, bounds))
         self._make = lambda: Distribution(self._bounds)
         super().__init__(name, description, labels)
@@ -157,29 +164,22 @@ class Distributions(_Labelled[Distribution]):
 
 
 _LABELS = ("gpu", "uuid", "name")
+_OF_GPU = "inferometer_gpu_"
 _FIGURES: tuple[tuple[str, str, Callable[[Any], float]], ...] = (
     (
-        "inferometer_gpu_utilization_ratio",
+        "utilization_ratio",
         "Share of the last second or so in which the GPU was at work, 0 to 1, for whatever process.",
         lambda gpu: pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,
     ),
     (
-        "inferometer_gpu_memory_used_bytes",
+        "memory_used_bytes",
         "The GPU's memory that all processes hold.",
         lambda gpu: pynvml.nvmlDeviceGetMemoryInfo(gpu).used,
     ),
+    ("memory_total_bytes", "The GPU's memory.", lambda gpu: pynvml.nvmlDeviceGetMemoryInfo(gpu).total),
+    ("power_watts", "What the GPU draws.", lambda gpu: pynvml.nvmlDeviceGetPowerUsage(gpu) / 1000),
     (
-        "inferometer_gpu_memory_total_bytes",
-        "The GPU's memory.",
-        lambda gpu: pynvml.nvmlDeviceGetMemoryInfo(gpu).total,
-    ),
-    (
-        "inferometer_gpu_power_watts",
-        "What the GPU draws.",
-        lambda gpu: pynvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
-    ),
-    (
-        "inferometer_gpu_temperature_celsius",
+        "temperature_celsius",
         "The GPU's temperature.",
         lambda gpu: pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU),
     ),
@@ -202,7 +202,7 @@ class GpuMetrics(Collector):
         """Yields the current figures."""
         gpus = list(self._gpus()) if self._has_driver else []
         for name, help_, read in _FIGURES:
-            family = GaugeMetricFamily(name, help_, labels=_LABELS)
+            family = GaugeMetricFamily(_OF_GPU + name, help_, labels=_LABELS)
             for labels, gpu in gpus:
                 with suppress(pynvml.NVMLError):  # a GPU need not report everything
                     family.add_metric(labels, read(gpu))
@@ -218,11 +218,8 @@ class GpuMetrics(Collector):
 
 
 _NS_PER_S = 1e9
-_LATENCY_S = (
-    *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1),
-    *(0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0),
-)
 _QUEUE_S = (0.0001, *_LATENCY_S)
+_GENERATION_LABELS = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
 _BATCH_INPUTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
@@ -240,14 +237,12 @@ class Metrics:
             "inferometer_request_duration_seconds",
             "From the start of a call to its answer or, for a stream, to its end.",
             ("method", "model"),
-            _LATENCY_S,
         )
         self._in_flight = Levels("inferometer_requests_in_flight", "Calls under way.", ("method",))
         self._prediction_seconds = Distributions(
             "inferometer_prediction_duration_seconds",
             "How long the framework took for a batch, transfers and synchronisation included.",
             ("model",),
-            _LATENCY_S,
         )
         self._batch_inputs = Distributions(
             "inferometer_batch_inputs", "Inputs in a batch that was predicted.", ("model",), _BATCH_INPUTS
@@ -268,6 +263,23 @@ class Metrics:
             ("model",),
             _QUEUE_S,
         )
+        self._first_token_seconds = Distributions(
+            "gen_ai_server_time_to_first_token_seconds",
+            "From the arrival of a request at its language model to the text of its first token.",
+            _GENERATION_LABELS,
+        )
+        self._token_seconds = Distributions(
+            "gen_ai_server_time_per_output_token_seconds",
+            "The mean time of the tokens of a text after the first.",
+            _GENERATION_LABELS,
+        )
+        self._part_seconds = Distributions(
+            "inferometer_generation_duration_seconds",
+            "How long a part of a request to a language model took.",
+            ("model", "part"),
+            _QUEUE_S,
+        )
+        self._tokens = Counts("inferometer_tokens", "Tokens of prompts and texts.", ("model", "type"))
         self._answered: dict[tuple[str, str], tuple[Tally, Tally, Distribution]] = {}
         """The counters of the calls that were answered with OK, by method and model."""
         for metric in vars(self).values():
@@ -294,6 +306,22 @@ class Metrics:
         in_flight.add(-1)
         requests.add()
         seconds.add(duration_ns / _NS_PER_S)
+        if call.generation is not None:
+            self._generated(call.model, call.generation)
+
+    def _generated(self, model: str, generation: Generation) -> None:
+        """Counts the tokens of a request to a language model, and its times if it has its whole answer."""
+        self._tokens.of(model, "input").add(len(generation.prompt))
+        self._tokens.of(model, "output").add(len(generation.tokens))
+        if generation.latest is None or generation.latest.finish_reason is None:
+            return
+        for part, spent_ns in generation.spent_ns().items():
+            self._part_seconds.of(model, part).add(spent_ns / _NS_PER_S)
+        labels, ended_ns = (generation.parameters.operation, PROVIDER, model), generation.times_ns[-1]
+        self._first_token_seconds.of(*labels).add((ended_ns[0] - generation.arrived_ns) / _NS_PER_S)
+        if len(ended_ns) > 1:
+            mean_ns = (ended_ns[-1] - ended_ns[0]) / (len(ended_ns) - 1)
+            self._token_seconds.of(*labels).add(mean_ns / _NS_PER_S)
 
     def _of(self, call: Call, code: grpc.StatusCode) -> tuple[Tally, Tally, Distribution]:
         method, model = call.method, call.model
@@ -363,33 +391,27 @@ class _LoadCollector(Collector):
             "Predictions that are currently hanging.",
             len(load.trouble.hanging),
         )
-        labels = ("model", "version", "framework", "device")
-        loaded = GaugeMetricFamily("inferometer_models_loaded", "Loaded instances of a model.", labels=labels)
-        alive = GaugeMetricFamily(
-            "inferometer_instances_alive", "Loaded instances of a model that can predict.", labels=labels
-        )
-        waiting = GaugeMetricFamily(
-            "inferometer_queue_requests", "Requests that wait for their batch to begin.", labels=("model",)
-        )
-        copies, living, queues = Counter[tuple[str, ...]](), Counter[tuple[str, ...]](), Counter[str]()
+        copies, living, queues = (Counter[tuple[str, ...]]() for _ in range(3))
         for model in load.models:
             manifest, device = model.manifest, str(model.description.device)
             key = manifest.name, manifest.version, manifest.framework.name, device
             copies[key] += model.options.instances
             living[key] += model.alive
-            queues[manifest.name] += model.waiting
-        for values, count in copies.items():
-            loaded.add_metric(values, count)
-            alive.add_metric(values, living[values])
-        for name, count in queues.items():
-            waiting.add_metric((name,), count)
-        yield loaded
-        yield alive
-        yield waiting
+            queues[manifest.name,] += model.waiting
+        labels = ("model", "version", "framework", "device")
+        for name, text, counts in (
+            ("inferometer_models_loaded", "Loaded instances of a model.", copies),
+            ("inferometer_instances_alive", "Loaded instances of a model that can predict.", living),
+            ("inferometer_queue_requests", "Requests that wait for their batch to begin.", queues),
+        ):
+            family = GaugeMetricFamily(name, text, labels=labels[:1] if counts is queues else labels)
+            for values, count in counts.items():
+                family.add_metric(values, count)
+            yield family
 
 
 _LEAST = {"inferometer_serving", "process_max_fds", "process_start_time_seconds"}
-_EQUAL = ("inferometer_gpu_", "inferometer_info", "python_info")
+_EQUAL = (_OF_GPU, "inferometer_info", "python_info")
 """What all processes on a host read alike begins with one of these."""
 
 

@@ -361,7 +361,8 @@ class LoadTrace:
             scope = run_scope.add(kind, began_ns + due_ns, began_ns + done_ns)
             if isinstance(target, StampingTarget):
                 call = target.call_of(query)
-                of_call = ended(call) if error is None else _failed(call, error)
+                failed = replace(call, attributes=tuple(sorted((*call.attributes, *found.items()))))
+                of_call = failed if found else ended(call)
                 ends_ns, own_id = (began_ns + sent_ns, began_ns + done_ns), sample.span_id(query)
                 self.scope.recorder.add(of_call, *ends_ns, scope.parent_id, span_id=own_id)
             elif isinstance(target, RecordingTarget):
@@ -386,11 +387,6 @@ def _record_batch(scope: TraceScope, sent_ns: int, done_ns: int, times: tuple[in
         predict = SpanKind.of("predict", TraceLevel.MODEL_TRACE, batch_size=size)
         began_ns = min(begun_ns + batch_ns, done_ns)
         batch.add(predict, began_ns, min(began_ns + predict_ns, done_ns))
-
-
-def _failed(call: SpanKind, error: str) -> SpanKind:
-    """Returns the kind of span for a call without a right answer, whose status was not kept."""
-    return replace(call, attributes=tuple(sorted((*call.attributes, ("error.type", error)))))
 
 
 def reader_of(target: LoadTarget, metrics_urls: str, rate_hz: float) -> ServerReader:

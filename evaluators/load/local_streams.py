@@ -28,6 +28,10 @@ Asked: TypeAlias = tuple[tuple[int, ...], GenerationParameters]
 """The tokens of a prompt, and how its answer is generated."""
 
 
+class _Chat(GenerationParameters):
+    operation = "chat"
+
+
 class LocalGeneration:
     """A language model in this process; satisfies ``streams.GenerationSystem``. Owns the engine."""
 
@@ -53,7 +57,7 @@ class LocalGeneration:
             tokens = self._engine.encode(list(map(_message, messages)))
         else:
             tokens = self._engine.encode(str(content))
-        return tokens, GenerationParameters(
+        return tokens, (_Chat if prompt.chat else GenerationParameters)(
             max_tokens=most,
             temperature=prompt.temperature,
             seed=prompt.seed,
@@ -64,8 +68,7 @@ class LocalGeneration:
     def target(self, prompts: Sequence[Prompt], *, timeout_s: float, text: bool) -> LocalStreams:
         """Returns a target whose query n asks prompt n modulo their number; see ``GenerationSystem``."""
         requests = list(map(self.encode, prompts))
-        operation = prompts[0].operation
-        return LocalStreams(self._engine, self._description, requests, timeout_s, operation, text=text)
+        return LocalStreams(self._engine, self._description, requests, timeout_s, text=text)
 
     def close(self) -> None:
         """Frees the model; calling it again does nothing."""
@@ -102,7 +105,6 @@ class LocalStreams:
         description: The model, and the system that runs it.
         requests: What the queries ask, in turn.
         timeout_s: How long an answer may take before its request is dropped, as a server drops a lost one.
-        operation: What the requests are in traces.
         text: Whether answers keep their text.
     """
 
@@ -114,13 +116,11 @@ class LocalStreams:
         description: SystemDescription,
         requests: Sequence[Asked],
         timeout_s: float,
-        operation: str,
         *,
         text: bool,
     ) -> None:
         self.description = description
         self._engine, self._requests, self._text = engine, requests, text
-        self._operation = operation
         self._timeout_ns = round((timeout_s + _GRACE_S) * 1e9)
         self._changed = threading.Condition()
         self._streams: dict[int, _Stream] = {}  # all of the run
@@ -205,7 +205,7 @@ class LocalStreams:
         """Records the spans of a query's request; see ``load_session.RecordingTarget``."""
         generation = self._streams[query].generation
         if generation is not None:  # else the engine refused the request
-            generation.record(scope, self._operation, self._engine.name, None, ended_ns)
+            generation.record(scope, self._engine.name, None, ended_ns)
 
     def close(self) -> None:
         """Cancels the requests in progress; calling it again does nothing."""

@@ -261,6 +261,41 @@ def test_the_secret_is_a_key_and_calls_are_counted() -> None:
     assert counted["POST /v1/completions", "UNAUTHENTICATED", ""] == 1
 
 
+def test_the_tokens_and_times_of_requests_are_metrics() -> None:
+    with started(metrics_port=0) as server:
+        told = [ask(server, "/v1/chat/completions", {**CHAT, "max_tokens": count})[1] for count in (1, 8)]
+        events(server, "/v1/completions", {**COMPLETION, "max_tokens": 1})
+        assert ask(server, "/v1/completions", {**COMPLETION, "max_tokens": 5000})[0] == 400
+        samples = [sample for family in server.metrics() for sample in family.samples]
+
+    def found(name: str, **labels: str) -> float | None:
+        return next((s.value for s in samples if s.name == name and s.labels.items() >= labels.items()), None)
+
+    tokens = sum(each["usage"]["prompt_tokens"] for each in told)
+    assert found("inferometer_tokens_total", model="ToyLlama", type="input") == tokens + 7
+    assert found("inferometer_tokens_total", model="ToyLlama", type="output") == 10
+    chat, text = (
+        {
+            "gen_ai_operation_name": operation,
+            "gen_ai_provider_name": "inferometer",
+            "gen_ai_request_model": "ToyLlama",
+        }
+        for operation in ("chat", "text_completion")
+    )
+    first, later = (f"gen_ai_server_time_{name}_seconds" for name in ("to_first_token", "per_output_token"))
+    assert [found(f"{first}_count", **each) for each in (chat, text)] == [2, 1]
+    assert [found(f"{later}_count", **each) for each in (chat, text)] == [1, None]
+    parts = "inferometer_generation_duration_seconds"
+    for part in ("queue", "prefill", "steps", "sampling", "detokenizing"):
+        assert found(f"{parts}_count", part=part) == 3
+        of_chats = sum(each["timings"][f"{part}_ms"] for each in told) / 1e3
+        assert found(f"{parts}_sum", part=part) >= of_chats - 1e-9
+    whole_s = found("inferometer_request_duration_seconds_sum", method="POST /v1/chat/completions")
+    assert told[1]["timings"]["steps_ms"] / 7e3 < found(f"{later}_sum", **chat) < whole_s
+    before_s = sum(each["timings"][f"{part}_ms"] for each in told for part in ("queue", "prefill")) / 1e3
+    assert before_s < found(f"{first}_sum", **chat) < whole_s
+
+
 def until(condition: Callable[[], bool]) -> None:
     end_s = time.monotonic() + WAIT_S
     while not condition():
@@ -312,7 +347,7 @@ def test_a_request_is_traced_for_its_client(
             connection.request("POST", "/v1/completions", json.dumps(body), {"traceparent": TRACEPARENT})
             if leaves:
                 engine = server._openai.engines.get("ToyLlama")
-                until(lambda: any(len(each.times) > 2 for each in engine._running))
+                until(lambda: any(len(each.times_ns[0]) > 2 for each in engine._running))
                 connection.close()
             else:
                 with connection.getresponse() as response:

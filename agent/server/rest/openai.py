@@ -73,8 +73,6 @@ class _Request(GenerationParameters):
 
     defaults: ClassVar[Mapping[str, Any]] = {}
     id_prefix: ClassVar[str]
-    operation: ClassVar[str]
-    """OpenTelemetry's name of what is asked."""
     object: ClassVar[str]
     streamed: ClassVar[str]
     opening: ClassVar[Mapping[str, Any] | None] = None
@@ -112,7 +110,6 @@ class _Request(GenerationParameters):
 class _Completion(_Request):
     defaults = {"max_tokens": 16}  # noqa: RUF012 - as OpenAI has it
     id_prefix, object, streamed = "cmpl-", "text_completion", "text_completion"
-    operation = "text_completion"
 
     prompt: Any = None
 
@@ -243,9 +240,9 @@ class OpenAiService:
                 with suppress(RuntimeError):  # the loop has been closed
                     loop.call_soon_threadsafe(delivered.put_nowait, piece)
 
-            generation = engine.submit(prompt, request, deliver)
+            generation = call.record.generation = engine.submit(prompt, request, deliver)
             if trace is not None:
-                record = partial(generation.record, trace.scope, request.operation, engine.name, answer_id)
+                record = partial(generation.record, trace.scope, engine.name, answer_id)
                 under_way.callback(lambda: loop.call_soon(record, time.perf_counter_ns()))
             under_way.callback(generation.cancel)
             if request.stream:
@@ -291,5 +288,5 @@ def _totals(generation: Generation) -> dict[str, Any]:
     spent_ms = {f"{name}_ms": ns / 1e6 for name, ns in generation.spent_ns().items()}
     return {
         "usage": {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens},
-        "timings": {**spent_ms, "steps": len(generation.times) - 1},
+        "timings": {**spent_ms, "steps": tokens - 1},
     }

@@ -212,8 +212,8 @@ _MAX_SEED = 2**63 - 1
 class LoadParameters:
     """How to open a model.
 
-    The ``settings`` have its instances, device, threads and batching, and the ``options`` of its session the rest.
-    ``version`` of None leaves the choice to the agent.
+    The ``settings`` have its instances, device, threads and batching, and the ``options`` of its session the
+    rest. ``version`` of None leaves the choice to the agent.
     """
 
     options: SessionOptions

@@ -321,8 +321,9 @@ def test_each_step_counts_once_for_each_request_in_it() -> None:
             for number, each in enumerate(received)
         ]
         assert [len(each.text()) for each in received] == [1, 3, 5, 7] * 2
-    assert [len(each.times) for each in begun] == [len(each.tokens) for each in begun]
-    steps = [(each.begun_ns, each.computed_ns) for one in begun for each in one.times[1:]]
+    times = [list(zip(*each.times_ns, strict=True)) for each in begun]
+    assert [len(each) for each in times] == [len(each.tokens) for each in begun]
+    steps = [step[:2] for each in times for step in each[1:]]
     assert sum(model.batches) == len(steps)
     assert max(model.batches) == 3
     assert len(set(steps)) == len(model.batches)
