@@ -288,9 +288,9 @@ def _measure(name: str, given: dict[str, Any]) -> None:
     invocation, kind = current_invocation(), find_kind(name)
     kept = {name: given.pop(name) for name in ("publish", "require_stable", "allow_invalid") if name in given}
     request: Any = kind.request
-    values, tracer = values_of(request, given), invocation.configuration.tracer
+    tracer, known = invocation.configuration.tracer, {each.name for each in options_of(request)}
     defaults = {"tracer_address": tracer.address, "trace_url": tracer.url}
-    values |= {each: values[each] or default for each, default in defaults.items() if each in values}
+    values = {name: defaults[name] for name in known & defaults.keys()} | values_of(request, given)
     if needs_system(request):
         values["system"] = take_system(invocation, given, _named())
     click.get_current_context().exit(run_job(invocation, kind.job(request(**values)), **kept))

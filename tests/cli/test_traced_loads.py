@@ -161,6 +161,17 @@ def test_a_generated_answer_in_this_process_has_the_spans_of_its_parts(agent: Ag
     assert "trace_sample" not in agent("info", "evaluation", "show", told.figure("evaluation")).stdout
 
 
+def test_the_collector_of_the_configuration_receives_generated_answers(agent: Agent, tmp_path: Path) -> None:
+    seen, configuration = Seen(), tmp_path / "configuration.yml"
+    with otlp_grpc(seen) as port:
+        configuration.write_text(f"tracer: {{address: '{HOST}:{port}', url: 'http://viewer'}}")
+        told = agent(f"--config={configuration}", *GENERATE)
+
+    assert told.code == 0, told.stderr
+    assert [span.name for span in seen.spans.values()].count("chat ToyLlama") == 4
+    assert "http://viewer/trace/" in told.stdout
+
+
 def test_an_answer_that_fails_is_an_error_in_its_trace(agent: Agent, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"  # which need no request to find their length
     prompts.write_text('{"prompt": "a b"}', encoding="utf-8")
