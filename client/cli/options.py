@@ -42,6 +42,10 @@ publication_options = options(
 """Adds ``publish`` and ``require_stable``."""
 
 
+_OF_A_MODEL = ("agent", "model_name", "model_version", "framework_name", "gpu", "gpu_device_id")
+_PROMPTS = ("prompts", "prompt_tokens", "output_tokens")
+
+
 def request_options(
     request: type[Any],
     but: Collection[str] = (),
@@ -55,7 +59,8 @@ def request_options(
     plural parameters. The heading of a measurement is above no model or inputs.
     """
     chosen = [each for each in options_of(request) if each.name not in but]
-    above = {each.name: DATA for each in options_of(DatasetOptions)} | {"agent": MODEL, "model_name": MODEL}
+    above = dict.fromkeys((*_PROMPTS, *(each.name for each in options_of(DatasetOptions))), DATA)
+    above |= dict.fromkeys(_OF_A_MODEL, MODEL)
     above |= dict.fromkeys(("tracer_address", "trace_url", "trace_sample"), OUTPUT)
     above = above if heading == MEASUREMENT else {}
     return options(

@@ -45,6 +45,8 @@ from inferometer.client.cli.command import (
     option,
     options,
 )
+from inferometer.client.cli.options import request_options
+from inferometer.evaluators.jobs.request import SystemOptions, read_precision
 from inferometer.manifests.errors import ConfigurationError
 
 AUTO = "auto"
@@ -164,6 +166,7 @@ model_options = options(
     ),
     boolean("--gpu", "--use_gpu", help="Run models on the GPU if the client names no device."),
     option("--gpu_device_id", type=WHOLE_NUMBER, default=0, metavar="N", help="Index of the GPU."),
+    request_options(SystemOptions, only=("dtype",), heading="Models and batching"),
     option(
         "--threads",
         type=COUNT,
@@ -190,8 +193,12 @@ def take_serving(values: dict[str, Any], invocation: Invocation, workers: int = 
     if gpu_device_id and (gpus or not gpu):
         raise ConfigurationError("--gpu_device_id requires --gpu, and excludes --gpus")
     values["gpus"] = str(gpu_device_id) if gpu and gpus is None else gpus
+    dtype = values.pop("dtype")
     session = SessionOptions(
-        threads=values.pop("threads"), weights=Weights(values.pop("weights").lower()), seed=values.pop("seed")
+        threads=values.pop("threads"),
+        weights=Weights(values.pop("weights").lower()),
+        seed=values.pop("seed"),
+        precision=None if dtype is None else read_precision(dtype),
     )
     given = {name: values.pop(name) for name in BATCHING}
     for name in ("priority_queue_policy", "version_policy"):

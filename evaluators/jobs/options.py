@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from enum import Enum, IntEnum
 from numbers import Integral, Real
 from pathlib import Path
@@ -245,6 +245,13 @@ def declared(default: Any, help: str, metavar: str | None = None, **more: Any) -
     ``MISSING`` means no default; a front end may still have one, which ``default_text`` describes.
     """
     return field(default=default, metadata={_KEY: Declared(help, metavar, **more)})
+
+
+def like(name: str, of: type[Any], **changed: Any) -> Any:
+    """Returns a field with another request's declaration of an option; ``changed`` may have a ``default``."""
+    [option] = (each for each in options_of(of) if each.name == name)
+    default = changed.pop("default", option.default)
+    return field(default=default, metadata={_KEY: replace(option.declared, **changed)})
 
 
 def options_of(request: type[Any]) -> Iterator[Option]:

@@ -229,7 +229,8 @@ def test_a_stop_keeps_what_was_measured(agent: Agent) -> None:
 
 def test_without_a_server_the_shipped_model_is_measured_and_recorded_as_any_model_here(agent: Agent) -> None:
     load = ("--concurrency=2", "--max_queries=8", "--ignore_eos", "--output_tokens=6", "--prompt_tokens=900")
-    found = agent(*MEASURE, *load, "--threads=1", "--max_batch_size=2")
+    chosen = ("--threads=1", "--max_batch_size=2", "--dtype=bfloat16", "--model_version=1.0")
+    found = agent(*MEASURE, *load, *chosen)
 
     assert found.code == 0, found.stderr
     assert found.figure("tokens") == "900.0 in, 6.0 out of 6.0 planned a request, counted by the engine"
@@ -237,18 +238,25 @@ def test_without_a_server_the_shipped_model_is_measured_and_recorded_as_any_mode
     document = json.loads(agent("info", "evaluation", "show", identity, "-f", "json").stdout)
     assert (document["model_name"], document["framework_name"]) == ("ToyLlama", "PyTorch")
     assert document["framework_version"]
-    assert (document["agent"], document["threads"]) == ("local", 1)
+    assert (document["agent"], document["threads"], document["precision"]) == ("local", 1, "bfloat16")
     assert document["checksums"].keys() == {"graph", "weights"}
     assert document["generation"]["finish_reasons"] == {"length": 8}
 
 
 def test_a_measurement_here_repeats_with_its_command() -> None:
     given = {"concurrency": 1, "max_queries": 2, "warm_up_queries": 0, "threads": 1, "max_batch_size": 2}
-    evaluation = inferometer.measure("generation", publish=False, **given)
+    evaluation = inferometer.measure("generation", publish=False, precision="float16", **given)
 
     words = GenerationKind().again(evaluation).words
     assert words[:2] == ("measure", "generation")
-    flags = ("--threads=1", "--max_batch_size=2", "--concurrency=1", "--max_queries=2", "--warmup=0")
+    flags = (
+        "--dtype=float16",
+        "--threads=1",
+        "--max_batch_size=2",
+        "--concurrency=1",
+        "--max_queries=2",
+        "--warmup=0",
+    )
     assert set(words[2:]) == set(flags)
 
 
@@ -260,6 +268,10 @@ def test_a_measurement_here_repeats_with_its_command() -> None:
         (("--tokenizer=.",), "tokenizer counts the tokens of a server; leave it out, or give agent"),
         (("--threads=1", "--agent=openai+http://127.0.0.1:1"), "threads is for a model in this process"),
         (("--max_batch_size=2", "--agent=openai+http://127.0.0.1:1"), "leave out max_batch_size or agent"),
+        (("--dtype=float16", "--agent=openai+http://127.0.0.1:1"), "leave out dtype or agent"),
+        (("--model_version=1.0", "--agent=openai+http://127.0.0.1:1"), "leave out model_version or agent"),
+        (("--model_version=2",), 'model "ToyLlama" has no version 2; it has: 1.0'),
+        (("--gpu", "--gpu_device_id=99"), "cannot use gpu:99: "),
         (("--prompt_tokens=2040",), "the prompt has 2040 tokens and 32 to generate, but the context of"),
     ],
 )

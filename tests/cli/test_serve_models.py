@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 
-from inferometer.agent.hardware.environment import Device, DeviceKind
+from inferometer.agent.hardware.environment import Device, DeviceKind, Precision
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.serving.batching import BatchingOptions, QueuePolicy, TimeoutAction
 from inferometer.agent.serving.served_models import VersionPolicies
 from inferometer.client.api.configuration import ServingSettings, load_configuration
-from inferometer.client.serving.options import BATCHING, serving_options
+from inferometer.client.commands.serve import serve
+from inferometer.client.serving.options import BATCHING, serving_options, take_serving
 from inferometer.manifests.errors import ConfigurationError
 from tests.cli.conftest import served
 
@@ -40,6 +42,18 @@ def test_a_flag_goes_before_the_configuration_and_that_before_the_default():
     assert options.batching == BatchingOptions(8, 3.0, (2, 4), 10_000)
     assert options.memory_limit_bytes == 1.5 * 1024 * 1024
     assert options.of("Mean").shares
+
+
+@pytest.mark.parametrize(
+    ("flags", "precision"), [((), None), (("--dtype=float",), "float32"), (("--dtype=BFloat16",), "bfloat16")]
+)
+def test_the_device_and_the_precision_are_those_of_models_that_are_asked_for_by_name(flags, precision):
+    context = serve.make_context("serve", ["--gpu", "--gpu_device_id=1", *flags])
+    invocation = SimpleNamespace(configuration=SimpleNamespace(serving=ServingSettings()))
+    session = take_serving(context.params, invocation).session
+    assert session == SessionOptions(
+        device=Device(DeviceKind.GPU, 1), precision=precision and Precision(precision)
+    )
 
 
 def test_the_configuration_file_has_the_names_of_the_flags(tmp_path):

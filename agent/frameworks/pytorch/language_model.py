@@ -26,7 +26,7 @@ from inferometer.agent.frameworks.pytorch.modules import (
     use_threads,
 )
 from inferometer.agent.hardware.environment import FrameworkDetails, PredictorOptions
-from inferometer.manifests.errors import ArtifactError, PredictionError
+from inferometer.manifests.errors import ArtifactError, DeviceError, PredictionError
 
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _LENGTH_BYTES = 8
@@ -70,9 +70,14 @@ class PyTorchLanguageModel:
         with torch.device("meta"):
             module = Llama(config)
         load_weights(module, artifacts.weights, dtype)
-        self._module = module.to(self._device).eval()
         self._rows = rows
-        self._cache = module.new_cache(rows, min(_FIRST_LENGTH, config.max_position_embeddings))
+        try:
+            self._module = module.to(self._device).eval()
+            self._cache = module.new_cache(rows, min(_FIRST_LENGTH, config.max_position_embeddings))
+        except RuntimeError as error:
+            raise DeviceError(
+                f"{self._where}: cannot be moved to {options.device}: {reason_of(error)}"
+            ) from error
 
     def prefill(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Adds a sequence in a new row; returns the logits after its last token, float32, vocabulary."""

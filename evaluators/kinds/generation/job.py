@@ -5,14 +5,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from inferometer.evaluators.conditions.conditions import Watch
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
-from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources, JobStart, SystemRequest
+from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources, JobStart
 from inferometer.evaluators.kinds.batches.job import EvaluationTrace
 from inferometer.evaluators.kinds.generation.measurement import GenerationMeasurement
 from inferometer.evaluators.kinds.generation.prompts import MOST_PROMPTS, read_prompts, synthetic_prompts
@@ -73,12 +72,7 @@ def _measured(
     callbacks: JobCallbacks,
 ) -> _Evaluations:
     """Asks, and yields the evaluation; after a stop, that of the answers up to then."""
-    asked = SystemRequest(model_name=request.model, agents=(request.agent,) if request.agent else ())
-    system = resources.open_generator(
-        replace(asked, session=replace(asked.session, **request.session)),
-        request.max_batch_size,
-        notify=callbacks.on_warning,
-    )
+    system = resources.open_generator(request.system, request.max_batch_size, notify=callbacks.on_warning)
     with closing(system), closing(EvaluationTrace.of_load(request, callbacks.on_warning)) as trace:
         queries = len(work) if isinstance(work, Schedule) else request.max_queries or MOST_PROMPTS
         prompts, dataset = _prompts(request, system, queries, count)

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from inferometer.evaluators.jobs import options
-from inferometer.evaluators.jobs.options import COUNT, NOT_NEGATIVE, POSITIVE, SEED, Range, declared
-from inferometer.evaluators.jobs.request import SampledTraces, TraceOptions, trace_sample_option
+from inferometer.evaluators.jobs.options import COUNT, NOT_NEGATIVE, POSITIVE, SEED, Range, declared, like
+from inferometer.evaluators.jobs.request import (
+    SampledTraces,
+    SystemOptions,
+    TraceOptions,
+    trace_sample_option,
+)
 from inferometer.manifests.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from inferometer.agent.hardware.environment import Precision
 
 DURATION_S = 30.0
 RATE_QPS = 1.0
 PROMPT_TOKENS, OUTPUT_TOKENS = 64, 32
 CHAT, COMPLETIONS = "chat", "completions"
+_SYSTEM = ("model_version", "gpu", "gpu_device_id", "threads", "dtype")
+"""The options of a model in this process that ``SystemOptions`` has too."""
 
 
 def _bound(name: str, of: str) -> Any:
@@ -43,13 +53,13 @@ class GenerationRequest(SampledTraces, TraceOptions):
         "NAME",
         default_text=f"{options.LANGUAGE_MODEL}, or the only one that the server has",
     )
-    threads: int | None = declared(
-        None,
-        "CPU threads per operator in this process.",
-        "N",
-        within=COUNT,
-        default_text=f"OMP_NUM_THREADS, else the cores but {options.SPARE_CORES}",
+    model_version: str | None = like("model_version", SystemOptions)
+    gpu: bool = like("gpu", SystemOptions)
+    gpu_device_id: int = like("gpu_device_id", SystemOptions)
+    threads: int | None = like(
+        "threads", SystemOptions, default_text=f"OMP_NUM_THREADS, else the cores but {options.SPARE_CORES}"
     )
+    dtype: Precision | None = like("dtype", SystemOptions)  # noqa: RUF009 - a field
     max_batch_size: int = declared(1, "Most requests in a step in this process.", "N", within=COUNT)
     endpoint: str = declared(
         CHAT,
@@ -135,9 +145,10 @@ class GenerationRequest(SampledTraces, TraceOptions):
                     "tokenizer counts the tokens of a server; leave it out, or give agent: "
                     "a model in this process has its own"
                 )
-        elif self.threads is not None or self.max_batch_size > 1:
-            name = "max_batch_size" if self.threads is None else "threads"
-            raise ConfigurationError(f"{name} is for a model in this process; leave out {name} or agent")
+        elif given := [name for name in (*_SYSTEM, "max_batch_size") if name in self.given]:
+            raise ConfigurationError(
+                f"{given[0]} is for a model in this process; leave out {given[0]} or agent"
+            )
         if self.prompts is not None and self.prompt_tokens is not None:
             raise ConfigurationError("prompts has the prompts; leave out prompt_tokens")
 
@@ -147,9 +158,12 @@ class GenerationRequest(SampledTraces, TraceOptions):
         return self.model_name or ("" if self.agent else options.LANGUAGE_MODEL)
 
     @property
-    def session(self) -> dict[str, Any]:
-        """How a model in this process runs, as fields of ``SessionOptions``."""
-        return {"threads": self.threads, "spare_cores": options.SPARE_CORES}
+    def system(self) -> Any:
+        """The ``SystemRequest``; a model in this process leaves a core to the thread that sends."""
+        chosen = {name: getattr(self, name) for name in _SYSTEM}
+        found = SystemOptions(model_name=self.model, **chosen).request()
+        session = replace(found.session, spare_cores=options.SPARE_CORES)
+        return replace(found, agents=(self.agent,) if self.agent else (), session=session)
 
     @property
     def arrivals(self) -> tuple[str, float]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from inferometer.evaluators.jobs.options import (
     check_options,
     declared,
     given_options,
-    options_of,
+    like,
     plain,
 )
 from inferometer.evaluators.jobs.request import DatasetOptions, default_system, read_precision
@@ -46,11 +47,7 @@ def _delays(text: str) -> tuple[float, ...]:
         raise ConfigurationError(message) from None
 
 
-def _like(name: str, of: type[Any] = MaxQpsRequest, **changed: Any) -> Any:
-    """Returns a field with another request's declaration of an option; ``changed`` may have a ``default``."""
-    [option] = (each for each in options_of(of) if each.name == name)
-    default = changed.pop("default", option.default)
-    return field(default=default, metadata={"declared": replace(option.declared, **changed)})
+_like = partial(like, of=MaxQpsRequest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +183,9 @@ class TuningRequest:
     )
     include_preprocess: bool = _like("include_preprocess")
     force: bool = _like("force")
-    synthetic: bool = _like("synthetic", DatasetOptions)
-    dataset_name: str | None = _like("dataset_name", DatasetOptions)
-    dataset_path: Path | None = _like("dataset_path", DatasetOptions, argument="")  # noqa: RUF009 - a field
+    synthetic: bool = _like("synthetic", of=DatasetOptions)
+    dataset_name: str | None = _like("dataset_name", of=DatasetOptions)
+    dataset_path: Path | None = _like("dataset_path", of=DatasetOptions, argument="")  # noqa: RUF009 - a field
     write_config: Path | None = declared(
         None,
         "Also write the configuration to this new file, for agent serve --config=FILE.",

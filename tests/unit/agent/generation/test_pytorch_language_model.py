@@ -24,7 +24,7 @@ from inferometer.agent.frameworks.pytorch.language_model import (
 )
 from inferometer.agent.generation.engine import Engine, GenerationParameters, Piece
 from inferometer.agent.generation.opening import Engines, open_engine
-from inferometer.agent.hardware.environment import PredictorOptions
+from inferometer.agent.hardware.environment import Device, DeviceKind, Precision, PredictorOptions
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import SessionOptions, open_session
 from inferometer.manifests.catalog import Catalog
@@ -32,6 +32,7 @@ from inferometer.manifests.errors import (
     AgentError,
     ArtifactError,
     ConfigurationError,
+    DeviceError,
     ManifestError,
     UnknownModelError,
 )
@@ -123,6 +124,32 @@ def test_the_cache_changes_nothing(tmp_path: Path, changes: Mapping[str, Any]) -
     wanted = [without_cache(module, row) for row in rows]
     assert_close(model.step([4, 4]), wanted)
     model.close()
+
+
+@pytest.mark.parametrize(("precision", "bits"), [(Precision.BFLOAT16, 8), (Precision.FLOAT16, 11)])
+def test_weights_and_cache_have_the_type_that_is_asked_for(
+    tmp_path: Path, precision: Precision, bits: int
+) -> None:
+    artifacts = written(tmp_path)
+    with closing(PyTorchLanguageModel(artifacts, PredictorOptions(precision=precision), 2)) as model:
+        assert {each.dtype for each in (*model._module.parameters(), model._cache)} == {
+            getattr(torch, precision.value)
+        }
+        tokens = list(range(3, 60))
+        model.prefill([5, 6])
+        found = [model.prefill(tokens), model.step([4, 4])[1]]
+    module = module_of(tmp_path)
+    for logits, row in zip(found, (tokens, [*tokens, 4]), strict=True):
+        wanted = without_cache(module, row)
+        assert logits.dtype == np.float32
+        assert 0 < np.abs(logits - wanted).max() < 8 * 2.0**-bits * np.abs(wanted).max()
+
+
+def test_a_gpu_that_is_not_there_is_refused_before_the_weights_are_read(tmp_path: Path) -> None:
+    artifacts = written(tmp_path)
+    Path(str(artifacts.weights)).write_bytes(b"")
+    with pytest.raises(DeviceError, match=r"cannot use gpu:99: .*run on the CPU"):
+        PyTorchLanguageModel(artifacts, PredictorOptions(Device(DeviceKind.GPU, 99)), 1)
 
 
 def test_hugging_faces_files_are_read_in_both_notations_of_positions() -> None:
