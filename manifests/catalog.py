@@ -18,6 +18,7 @@ from inferometer.manifests.errors import (
     NotFoundError,
     UnknownDatasetError,
     UnknownModelError,
+    suggestion,
 )
 from inferometer.manifests.files import check_directories, manifest_files
 from inferometer.manifests.loader import load_manifest
@@ -108,6 +109,34 @@ class Catalog:
         return min(
             (m for m in runnable if (preference(m), Version(m.version)) == best),
             key=lambda m: order[m.framework.name.casefold()],
+        )
+
+    def named(self, name: str, version: str | None = None) -> tuple[str, str | None]:
+        """Returns the name and the version of the model that a user names by its architecture, too.
+
+        Matches are tried in this order: a manifest with exactly this name, an architecture with this name (at
+        its highest version), a manifest whose name differs only in case. So ``alexnet`` names the
+        architecture of BVLC-AlexNet, but ``AlexNet`` names another model.
+
+        Raises UnknownModelError if neither a manifest nor an architecture has this name.
+        """
+        wanted, names = name.strip(), [model.name for model in self.models]
+        if wanted in names:
+            return wanted, version
+        architectures = [(model.model.architecture or "").casefold() for model in self.models]
+        built = [
+            model
+            for model, architecture in zip(self.models, architectures, strict=True)
+            if architecture == wanted.casefold()
+        ]
+        if built:
+            highest = max(built, key=lambda model: Version(model.version))
+            return highest.name, version or highest.version
+        if wanted.casefold() in map(str.casefold, names):
+            return wanted, version
+        of_program = sorted({each for each in architectures if each and ":" not in each})
+        raise UnknownModelError(
+            f'unknown model "{name}"; {suggestion(name, dict.fromkeys((*of_program, *names)))}'
         )
 
     def find_models(self, name: str, version: str | None = None) -> tuple[ModelManifest, ...]:

@@ -25,7 +25,6 @@ from inferometer.client.api.requests import (
     SystemArguments,
     dataset_choice,
     evaluation_request,
-    named_model,
     refuse_unknown,
     scoring_of,
 )
@@ -497,7 +496,7 @@ def _system(
         raise ConfigurationError(
             f"model is {type(model).__name__}; give the name of a model with an architecture in code"
         )
-    name, version = named_model(invocation.catalog, model, version)
+    name, version = invocation.catalog.named(model, version)
     given = {"version": version, "framework": framework, "agent": None, **session}
     return SystemArguments(given).request(invocation, name)
 

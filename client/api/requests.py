@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from packaging.version import Version
 
 from inferometer.agent.artifacts.files import InputSignature
 from inferometer.agent.inference.given_models import (
@@ -36,49 +35,7 @@ from inferometer.evaluators.jobs.request import (
     SystemOptions,
 )
 from inferometer.evaluators.kinds.batches.request import BatchOptions, EvaluationRequest, UrlsOptions
-from inferometer.manifests.catalog import Catalog
-from inferometer.manifests.errors import (
-    ConfigurationError,
-    UnknownModelError,
-    one_line,
-    printable,
-    suggestion,
-)
-from inferometer.manifests.schema import ModelManifest
-
-
-def named_model(catalog: Catalog, name: str, version: str | None = None) -> tuple[str, str | None]:
-    """Returns the name and the version of a manifest.
-
-    Matches are tried in this order: a manifest with exactly this name, an architecture with this name (at its
-    highest version), a manifest whose name differs only in case. So ``alexnet`` names the architecture of
-    BVLC-AlexNet, but ``AlexNet`` names another model.
-
-    Raises:
-        UnknownModelError: Neither a manifest nor an architecture has this name.
-    """
-    wanted = name.strip()
-    if any(model.name == wanted for model in catalog.models):
-        return wanted, version
-    built = [model for model in catalog.models if _architecture(model) == wanted.casefold()]
-    if built:
-        highest = max(built, key=lambda model: Version(model.version))
-        return highest.name, version or highest.version
-    if any(model.name.casefold() == wanted.casefold() for model in catalog.models):
-        return wanted, version
-    known = dict.fromkeys((*architectures(catalog), *(model.name for model in catalog.models)))
-    raise UnknownModelError(f'unknown model "{name}"; {suggestion(name, known)}')
-
-
-def architectures(catalog: Catalog) -> Iterator[str]:
-    """Yields the names of the architectures of all models, except architectures from packages."""
-    names = {_architecture(model) for model in catalog.models}
-    yield from sorted(name for name in names if name and ":" not in name)
-
-
-def _architecture(model: ModelManifest) -> str:
-    return (model.model.architecture or "").casefold()
-
+from inferometer.manifests.errors import ConfigurationError, one_line, printable
 
 _log = logging.getLogger(__name__)
 

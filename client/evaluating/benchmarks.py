@@ -18,7 +18,6 @@ from inferometer.agent.hardware.environment import CPU, Device, DeviceKind, Weig
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.client.api.invocation import Invocation
-from inferometer.client.api.requests import named_model
 from inferometer.client.api.runner import Systems
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.jobs.job import DatasetChoice, SystemRequest
@@ -116,7 +115,7 @@ def read_system(values: Values, invocation: Invocation) -> BenchSystem:
     """
     _refuse_unsupported(values)
     devices = _devices(values)
-    name, version = named_model(invocation.catalog, values["model"], values["model_version"])
+    name, version = invocation.catalog.named(values["model"], values["model_version"])
     precision = read_precision(values["dtype"])
     request = SystemRequest(
         model_name=name,

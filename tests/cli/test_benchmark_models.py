@@ -9,7 +9,6 @@ import pytest
 from inferometer.agent.hardware.environment import Weights
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import select_model
-from inferometer.client.api.requests import named_model
 from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import UnknownModelError
 
@@ -37,7 +36,7 @@ SMALL = ("deep_mnist", "sensor_net")
 @pytest.mark.parametrize("model_id", IDS)
 def test_an_id_of_dlbs_is_a_model_in_code(model_id: str, framework: str) -> None:
     catalog = Catalog()
-    name, version = named_model(catalog, model_id)
+    name, version = catalog.named(model_id)
     assert name == IDS[model_id]
     manifest = select_model(catalog, Registry(), name, version, framework, Weights.RANDOM)
     assert (manifest.name, manifest.version) == (name, version)
@@ -65,12 +64,12 @@ def test_all_22_ids_are_there() -> None:
 def test_the_name_of_a_manifest_comes_before_an_architecture(
     named: str, found: tuple[str, str | None]
 ) -> None:
-    assert named_model(Catalog(), named) == found
+    assert Catalog().named(named) == found
 
 
 def test_an_unknown_model_names_the_nearest_one() -> None:
     with pytest.raises(UnknownModelError, match=r'unknown model "alexnt"; did you mean "AlexNet"'):
-        named_model(Catalog(), "alexnt")
+        Catalog().named("alexnt")
 
 
 def trained(agent, model_id: str, framework: str) -> None:

@@ -232,10 +232,6 @@ _NORMALIZATIONS = (
 )
 
 
-WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-"""The learned inputs of a layer, in cuDNN's packing order."""
-
-
 def _recurrent_tensors(
     gates: int, states: tuple[str, ...], rectified: bool, case: Case
 ) -> tuple[TensorSpec, ...]:

@@ -25,7 +25,6 @@ from inferometer.agent.operators.table.convolution import (
     pair_of,
     window_of,
 )
-from inferometer.agent.operators.table.normalization import WEIGHTS
 
 
 def _activation(kind: str, *covers: str) -> Form:
@@ -172,9 +171,13 @@ def _normalized(name: str, mx: Any, case: Case) -> Function:
     return lambda data, gamma, beta: getattr(mx, name)(data, gamma, beta, eps=case["epsilon"])
 
 
-_RECURRENT_ATTRIBUTES = dict(
-    zip(WEIGHTS, ("l0_i2h_weight", "l0_h2h_weight", "l0_i2h_bias", "l0_h2h_bias"), strict=True)
-)
+_RECURRENT_ATTRIBUTES = {
+    "weight_ih": "l0_i2h_weight",
+    "weight_hh": "l0_h2h_weight",
+    "bias_ih": "l0_i2h_bias",
+    "bias_hh": "l0_h2h_bias",
+}
+"""The block's attributes for the learned inputs, in cuDNN's packing order."""
 
 
 class _OutputOnly:
@@ -208,7 +211,7 @@ def _recurrent_form(mode: str, api: str, block: Any, **more: str) -> Form:
         "RNN",
         partial(_recurrent, mode),
         gluon=Block(f"gluon.rnn.{api}", make, _RECURRENT_ATTRIBUTES),
-        packed={"parameters": WEIGHTS},
+        packed={"parameters": tuple(_RECURRENT_ATTRIBUTES)},
     )
 
 
