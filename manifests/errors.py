@@ -249,17 +249,15 @@ def explained(kind: type[InferometerError], what: str) -> Iterator[None]:
 
 
 def printable(text: str) -> str:
-    r"""Returns a text on one line, with unprintable characters such as line breaks and escapes spelled out.
+    """Returns a text on one line, with unprintable characters such as line breaks and escapes spelled out."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
-    A byte of a file's name that is not UTF-8, which Python has as a surrogate, becomes ``\xff``.
-    """
-    return text if text.isprintable() else "".join(map(_spelled, text))
 
-
-def _spelled(character: str) -> str:
-    if "\udc80" <= character <= "\udcff":
-        return f"\\x{ord(character) - 0xDC00:02x}"
-    return character if character.isprintable() else ascii(character)[1:-1]
+def printable_name(name: str) -> str:
+    """Returns a file's name so that it can be stored, and printed on one line."""
+    return printable(name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"))
 
 
 def one_line(text: object, most: int = 300) -> str:

@@ -42,7 +42,7 @@ from inferometer.evaluators.datasets.files import (
     reading,
     walk,
 )
-from inferometer.manifests.errors import DatasetError, InputError, one_line, printable
+from inferometer.manifests.errors import DatasetError, InputError, one_line, printable, printable_name
 
 INPUTS, TARGETS = "inputs", "targets"
 _GREY_MODES = ("1", "L", "LA", "I", "F")
@@ -73,7 +73,9 @@ class PairsDataset(StoredDataset):
     def sample(self, index: int) -> Sample:
         """Returns a sample; its image and truth are read later."""
         pair = self._pairs[index]
-        return Sample(printable(pair.name), partial(read_image, pair.image), truth=self.truth(pair.truth))
+        return Sample(
+            printable_name(pair.name), partial(read_image, pair.image), truth=self.truth(pair.truth)
+        )
 
     @abstractmethod
     def truth(self, path: Path) -> Callable[[], Truth]:
@@ -123,10 +125,10 @@ def paired(root: Path, images: str, truths: str) -> list[Pair]:
         raise DatasetError(f"{root / images}: holds no images")
     for stem, path in firsts.items():
         if stem not in seconds:
-            missing = f"{truths}/{printable(stem)}.*"
+            missing = f"{truths}/{printable_name(stem)}.*"
             raise DatasetError(f"{path}: there is no {missing}; each image requires its ground truth")
     if alone := sorted(seconds.keys() - firsts.keys()):
-        raise DatasetError(f"{seconds[alone[0]]}: there is no image {images}/{printable(alone[0])}.*")
+        raise DatasetError(f"{seconds[alone[0]]}: there is no image {images}/{printable_name(alone[0])}.*")
     return [
         Pair(path.relative_to(root / images).as_posix(), path, seconds[stem])
         for stem, path in sorted(firsts.items())
@@ -257,7 +259,7 @@ def _voc_names(folder: Path, listed: Path) -> list[str]:
 
 def _voc_pair(folder: Path, stem: str, listed: Path) -> Pair:
     if "/" in stem or stem.startswith("."):
-        raise DatasetError(f"{listed}: {printable(stem)} is not the name of an image")
+        raise DatasetError(f"{listed}: {printable_name(stem)} is not the name of an image")
     pair = Pair(f"{stem}.jpg", folder / VOC_IMAGES / f"{stem}.jpg", folder / VOC_MASKS / f"{stem}.png")
     for path in pair[1:]:
         if not path.exists():

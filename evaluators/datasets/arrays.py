@@ -32,7 +32,13 @@ from inferometer.agent.preprocessing.inputs import (
 )
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, LoadedDataset, Sample, TargetValues
 from inferometer.evaluators.statistics import random_state
-from inferometer.manifests.errors import ConfigurationError, DatasetError, explained, printable, suggestion
+from inferometer.manifests.errors import (
+    ConfigurationError,
+    DatasetError,
+    explained,
+    printable_name,
+    suggestion,
+)
 from inferometer.manifests.inputs import TensorSpec
 
 MAX_BYTES = 64 * 1024 * 1024
@@ -255,7 +261,7 @@ def _load(
         elif not named and inputs and inputs[0] in content.files:
             named = inputs
         elif len(named) != 1:
-            found = ", ".join(map(printable, content.files)) or "none"
+            found = ", ".join(map(printable_name, content.files)) or "none"
             wanted = "has no array" if not named else "needs one array of"
             raise DatasetError(f"{path}: {wanted} images (or x, data) or inputs; it has: {found}")
         samples = {name: read_array(content, name) for name in named}
@@ -298,12 +304,12 @@ def read_array(content: NpzFile, name: str) -> NDArray[Any]:
         most_bytes = max(_LEAST_LIMIT_BYTES, _MOST_INFLATION * info.compress_size)
         if info.filename in {name, f"{name}.npy"} and info.file_size > most_bytes:
             raise DatasetError(
-                f"{archive.filename}: {printable(name)} has {info.file_size} bytes when unpacked; "
+                f"{archive.filename}: {printable_name(name)} has {info.file_size} bytes when unpacked; "
                 f"accepted: {most_bytes}"
             )
     array = content[name]
     if not isinstance(array, np.ndarray):
-        raise DatasetError(f"{archive.filename}: {printable(name)} is not an array")
+        raise DatasetError(f"{archive.filename}: {printable_name(name)} is not an array")
     return array
 
 

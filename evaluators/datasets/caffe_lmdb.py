@@ -32,7 +32,7 @@ from inferometer.evaluators.datasets.files import (
     reading,
     too_large,
 )
-from inferometer.manifests.errors import DatasetError, InputError, printable
+from inferometer.manifests.errors import DatasetError, InputError, printable_name
 
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _PAGE = struct.Struct("<QHHHH")
@@ -440,4 +440,4 @@ class LmdbDataset(StoredDataset):
         return f"{self._file.path}: record {index}, {self._key(index)}, at byte {place}: {what}"
 
     def _key(self, index: int) -> str:
-        return printable(self._entries.key(index).decode("utf-8", "surrogateescape"))
+        return printable_name(self._entries.key(index).decode("utf-8", "surrogateescape"))

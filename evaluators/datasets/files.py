@@ -22,7 +22,7 @@ from threading import Lock
 from typing import Any
 
 from inferometer.agent.preprocessing.inputs import EncodedImage
-from inferometer.manifests.errors import DatasetError, InputError, one_line, printable
+from inferometer.manifests.errors import DatasetError, InputError, one_line, printable, printable_name
 
 FORMATS = ("bmp", "gif", "j2k", "jp2", "jpeg", "jpg", "pgm", "png", "pnm", "ppm", "tif", "tiff", "webp")
 IMAGE_SUFFIXES = frozenset(f".{name}" for name in FORMATS)
@@ -86,7 +86,7 @@ def read_image(path: Path) -> EncodedImage:
     try:
         status = path.stat()
     except ValueError as error:  # a name that no file can have, such as one with a NUL
-        raise InputError(f"{printable(str(path))}: is not a path: {error}") from error
+        raise InputError(f"{printable_name(str(path))}: is not a path: {error}") from error
     if not stat.S_ISREG(status.st_mode):
         raise InputError(f"{path}: is not a file that can be read")
     if status.st_size > MAX_IMAGE_BYTES:
@@ -97,7 +97,7 @@ def read_image(path: Path) -> EncodedImage:
 def too_large(path: str, size_bytes: int) -> InputError:
     """Returns the error for a file larger than ``MAX_IMAGE_BYTES``."""
     return InputError(
-        f"{printable(path)}: is {size_bytes} bytes; an image of more than {MAX_IMAGE_BYTES} is not read"
+        f"{printable_name(path)}: is {size_bytes} bytes; an image of more than {MAX_IMAGE_BYTES} is not read"
     )
 
 

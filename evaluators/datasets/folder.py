@@ -31,7 +31,7 @@ from inferometer.evaluators.datasets.files import (
     too_large,
     walk,
 )
-from inferometer.manifests.errors import DatasetError, InputError, explained, one_line, printable
+from inferometer.manifests.errors import DatasetError, InputError, explained, one_line, printable_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def arrange(paths: Iterable[str], source: str) -> list[Place]:
     loose = [path for path in images if "/" not in path]
     if loose and len(loose) < len(images):
         raise DatasetError(
-            f"{source}: {printable(loose[0])} lies beside class folders, so its class is unknown; "
+            f"{source}: {printable_name(loose[0])} lies beside class folders, so its class is unknown; "
             "move it into one of them, or elsewhere"
         )
     places = (Place(path, None if loose else path.split("/", 1)[0]) for path in images)
@@ -95,12 +95,12 @@ class ImageDataset(StoredDataset):
     def sample(self, index: int) -> Sample:
         """Returns a sample; its image is read later."""
         place = self._places[index]
-        label = None if place.label is None else printable(place.label)
-        return Sample(printable(place.path), partial(self.read, place), label)
+        label = None if place.label is None else printable_name(place.label)
+        return Sample(printable_name(place.path), partial(self.read, place), label)
 
     def labels(self) -> frozenset[str]:
         """Returns the names of all classes."""
-        return frozenset(printable(place.label) for place in self._places if place.label is not None)
+        return frozenset(printable_name(place.label) for place in self._places if place.label is not None)
 
     @abstractmethod
     def read(self, place: Place) -> EncodedImage:
@@ -215,7 +215,7 @@ class ArchiveDataset(ImageDataset):
                     entry.close()
         except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError) as error:
             raise InputError(
-                f"input {printable(place.path)}: cannot be read from {self._path}: {one_line(error)}"
+                f"input {printable_name(place.path)}: cannot be read from {self._path}: {one_line(error)}"
             ) from error
 
 
@@ -231,7 +231,7 @@ def _image_entries(archive: zipfile.ZipFile, path: Path) -> dict[str, zipfile.Zi
     """Returns the entries of images, by their paths without common parent folders."""
     entries = [info for info in archive.infolist() if is_image(info.filename) and not info.is_dir()]
     for info in entries:
-        name = printable(info.filename)
+        name = printable_name(info.filename)
         if info.file_size > MAX_IMAGE_BYTES:
             raise DatasetError(f"{path}: {too_large(info.filename, info.file_size)}")
         if info.flag_bits & _ENCRYPTED:
@@ -244,7 +244,7 @@ def _image_entries(archive: zipfile.ZipFile, path: Path) -> dict[str, zipfile.Zi
     found = dict(zip(paths, entries, strict=True))
     if len(found) < len(paths):
         [(repeated, _)] = Counter(paths).most_common(1)
-        raise DatasetError(f"{path}: holds {printable(repeated)} twice")
+        raise DatasetError(f"{path}: holds {printable_name(repeated)} twice")
     return found
 
 
@@ -286,7 +286,7 @@ class UrlsDataset(Dataset):
         self._copies = duplicate_input
         checksum = f"sha256:{hashlib.sha256(content).hexdigest()}"
         size = len(self._lines) * duplicate_input
-        super().__init__(DatasetIdentity(URLS, printable(str(path)), None, checksum, size))
+        super().__init__(DatasetIdentity(URLS, printable_name(str(path)), None, checksum, size))
 
     def __iter__(self) -> Iterator[Sample]:
         for copy in range(1, self._copies + 1):
@@ -301,7 +301,7 @@ def _input_id(number: int, text: str, copy: int) -> str:
     The id is stored, and omits the credentials of a URL, and the middle of a long text.
     """
     place = str(number) if copy == 1 else f"{number}.{copy}"
-    shown, half = printable(without_credentials(text)), (_SHOWN_CHARACTERS - 1) // 2
+    shown, half = printable_name(without_credentials(text)), (_SHOWN_CHARACTERS - 1) // 2
     return f"{place}:{shown if len(shown) <= _SHOWN_CHARACTERS else f'{shown[:half]}…{shown[-half:]}'}"
 
 

@@ -37,7 +37,7 @@ from inferometer.evaluators.datasets.files import (
     reading,
     shown,
 )
-from inferometer.manifests.errors import DatasetError, InputError, explained, printable
+from inferometer.manifests.errors import DatasetError, InputError, explained, printable, printable_name
 from inferometer.manifests.inputs import TensorElementType, TensorSpec
 
 _MAX_FILE_BYTES = 1024 * 1024 * 1024
@@ -399,7 +399,7 @@ class ValuesTableDataset(StoredDataset):
     def sample(self, index: int) -> Sample:
         """Returns a sample; its image is read later."""
         file, truth = self._rows[index]
-        return Sample(printable(file), partial(read_image, self._folder / file), truth=truth)
+        return Sample(printable_name(file), partial(read_image, self._folder / file), truth=truth)
 
     def files(self) -> Iterator[Path]:
         """Returns the files of the images."""

@@ -20,7 +20,7 @@ from inferometer.evaluators.statistics import (
     interval_over,
     values_for_percentile,
 )
-from inferometer.manifests.errors import printable
+from inferometer.manifests.errors import printable_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def trace_rows(evaluation: Evaluation) -> tuple[tuple[str, str], ...]:
 
 def failure_line(failure: InputFailure) -> str:
     """Returns which input failed, in which stage and why, on one line even if the reason has more."""
-    return printable(f"{failure.input_id} in {failure.stage.value}: {failure.message}")
+    return printable_name(f"{failure.input_id} in {failure.stage.value}: {failure.message}")
 
 
 def failures_line(failures: Sequence[InputFailure], *, every: bool = False) -> str:
