@@ -19,6 +19,8 @@ from hypothesis import settings
 
 # Before any test imports ONNX Runtime by itself, which would tell its maker of each session.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+# threads for NumPy's small matrices wait for each other by spinning, which takes several times as long
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 if "PYTEST_XDIST_WORKER" in os.environ:
     # tests run side by side, whose OpenMP threads would take the processors from each other by spinning
     os.environ.setdefault("OMP_NUM_THREADS", "1")

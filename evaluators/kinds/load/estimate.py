@@ -131,13 +131,12 @@ def late_fraction_root(counts: Counts, late_fraction: float) -> LateFractionRoot
     beta, curvature = _fitted(x, counts)
     share = _shares(x @ beta)
     scores = (counts.late - counts.queries * share)[:, None] * x
-    inverse = np.linalg.inv(curvature)
     intercept, slope = float(beta[0]), float(beta[1])
     wanted = math.log(late_fraction / (1 - late_fraction))
     at = (wanted - intercept) / slope
     if not abs(at) <= _FARTHEST_LOG + float(np.ptp(x[:, 1])) / 2:
         return None
-    gradient = inverse @ np.array([-1 / slope, -at / slope])
+    gradient = np.linalg.solve(curvature, [-1 / slope, -at / slope])
     overdispersed = float(gradient @ curvature @ gradient) * _spread(counts, share)
     halves = [t_quantile_95(slices - 2) * math.sqrt(overdispersed), _sandwich_half(scores @ gradient)]
     if counts.probe is not None and len(sums := _sums(scores @ gradient, counts.probe)) > _PARAMETERS:
