@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
+from inferometer.manifests.errors import ConfigurationError
 from inferometer.manifests.fields import (
     Checksum,
     FilePath,
@@ -404,6 +405,19 @@ class ModelManifest(Manifest):
     def loss(self) -> Loss:
         """The loss with which the model is trained."""
         return self.training.loss
+
+    @property
+    def generates(self) -> bool:
+        """Whether it is a language model, which ``agent.generation`` opens, and which predicts nothing."""
+        return self.output.type == "generation"
+
+    def require_predictions(self) -> None:
+        """Raises ConfigurationError if the model generates text."""
+        if self.generates:
+            raise ConfigurationError(
+                f"{self.source}: model {self.name} {self.version} generates text and makes no predictions; "
+                "measure it with agent measure generation, or serve it with agent serve --http_port"
+            )
 
     def runs_in(self, framework_version: str | None) -> bool:
         """Returns whether the model runs in this version of its framework; None means not installed."""

@@ -163,6 +163,21 @@ def _max_qps(commands: Commands) -> str:
     return ""
 
 
+def _generation(commands: Commands) -> str:
+    if commands.framework != "PyTorch":
+        raise Skipped("the package has no language model for it")
+    load = ("--concurrency=4", "--max_batch_size=4", "--max_queries=40", "--output_tokens=200", "--warmup=1")
+    found = []
+    for device in (commands.device, ()):
+        printed = commands.run("measure", "generation", *device, *load)
+        [published] = (line for line in printed.splitlines() if line.startswith("published"))
+        found.append(commands.shown(published.split()[1]))
+    assert found[0]["using_gpu"] or not commands.device, "the evaluation does not say that it used the GPU"
+    reasons, expected = (each["generation"]["finish_reasons"] for each in found)
+    assert reasons == expected, f"texts end by {reasons}, on the CPU by {expected}"
+    return f"TPOT {found[0]['generation']['tpot_ms_p50']:.2f} ms, texts end by {reasons}"
+
+
 def _training(commands: Commands) -> str:
     if commands.framework == "ONNXRuntime":
         raise Skipped("it trains no models")
@@ -244,6 +259,7 @@ CHECKS: Mapping[str, Callable[[Commands], str]] = {
     "predict urls": _urls,
     "predict workload": _workload,
     "predict max-qps": _max_qps,
+    "measure generation": _generation,
     "bench training": _training,
     "op run": _operators,
     "FRAMEWORK_TRACE": _layers,

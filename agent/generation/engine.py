@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from inferometer.agent.generation.tokenizers import ChatTemplate, Detokenizer, Tokenizer
-from inferometer.agent.hardware.environment import FrameworkDetails
+from inferometer.agent.hardware.environment import FrameworkDetails, Precision
 from inferometer.agent.tracing.recorder import AttributeValue, SpanKind, TraceLevel, TraceScope
 from inferometer.manifests.errors import (
     AgentError,
@@ -40,7 +40,6 @@ _PREFILL, _STEP, _SAMPLE, _DETOKENIZE = (
     SpanKind(name, TraceLevel.MODEL_TRACE) for name in ("prefill", "step", "sample", "detokenize")
 )
 _TIMES = 5
-_LEAVING_S = 2.0
 _MOST_CHARACTERS = 64  # of a token
 
 
@@ -51,11 +50,13 @@ class LanguageModel(Protocol):
         context_length: The largest number of tokens of a sequence.
         vocabulary_size: The number of tokens.
         end_tokens: The tokens that end a text.
+        precision: The numeric type that was asked for; None for a graph, which has its own.
     """
 
     context_length: int
     vocabulary_size: int
     end_tokens: frozenset[int]
+    precision: Precision | None
 
     def prefill(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Adds a sequence in a new row; returns the logits after its last token, float32, vocabulary.
@@ -150,6 +151,7 @@ class Generation:
         joined_ns: When its prefill began; None before.
         tokens: The generated tokens, with the end token if there is one.
         is_cancelled: Whether ``cancel`` was called.
+        is_answered: Whether its text is whole.
         latest: The piece that was delivered last.
     """
 
@@ -167,7 +169,7 @@ class Generation:
         self.joined_ns: int | None = None
         self.tokens: list[int] = []
         self._times = array("q")  # flat: in this process, all requests of a run keep theirs
-        self.is_cancelled = False
+        self.is_cancelled = self.is_answered = False
         self.latest: Piece | None = None
         self._text = Detokenizer(tokenizer, parameters.stop)
         self._deliver = deliver
@@ -214,9 +216,10 @@ class Generation:
         )
         reason = FinishReason.STOP if stopped or has_ended else FinishReason.LENGTH if count >= most else None
         self._times.extend((*computed, choosing_ns, chosen_ns, clock()))
+        self.is_answered = reason is not None
         if text or reason:
             self.deliver(Piece(text, reason))
-        return reason is not None
+        return self.is_answered
 
     def spent_ns(self) -> dict[str, int]:
         """Returns the time of each part of the request in nanoseconds, in sum over its tokens.
@@ -297,6 +300,7 @@ class Engine:
         max_batch_size: The largest number of requests in a step.
         max_waiting: The largest number of requests that wait to join.
         clock: A monotonic clock in nanoseconds.
+        on_closed: Called when the model has been freed.
     """
 
     def __init__(
@@ -309,6 +313,7 @@ class Engine:
         max_batch_size: int = 1,
         max_waiting: int = 1024,
         clock: Callable[[], int] = time.perf_counter_ns,
+        on_closed: Callable[[], None] = lambda: None,
     ) -> None:
         self._model = model
         self._tokenizer = tokenizer
@@ -317,6 +322,8 @@ class Engine:
         self._max_batch_size = max_batch_size
         self._max_waiting = max_waiting
         self._clock = clock
+        self._on_closed = on_closed
+        self._began_ns: int | None = None
         self._changed = threading.Condition()
         self._waiting: deque[Generation] = deque()
         self._running: list[Generation] = []
@@ -367,15 +374,32 @@ class Engine:
                 f"the prompt has {prompt} tokens{asked}, but the context of model {self.name} has {context}"
             )
 
-    def close(self) -> None:
-        """Ends all requests with an error, and frees the model after the current step.
+    @property
+    def waiting(self) -> int:
+        """The number of requests that have not joined."""
+        return len(self._waiting)
 
-        Waits for that for at most two seconds, because a step cannot be interrupted.
-        """
+    @property
+    def busy_ns(self) -> int:
+        """How long the present prefill or step has run, in nanoseconds; 0 if there is none."""
+        began_ns = self._began_ns
+        return 0 if began_ns is None else self._clock() - began_ns
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has not been closed and freed."""
+        return self._thread.is_alive()
+
+    def close(self) -> None:
+        """Ends all requests with an error, and frees the model after the current step. Returns at once."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
-        self._thread.join(_LEAVING_S)
+
+    def wait_closed(self, timeout_s: float | None = None) -> bool:
+        """Waits until the model has been freed; returns False if a step takes longer."""
+        self._thread.join(timeout_s)
+        return not self.is_alive
 
     def _work(self) -> None:
         try:
@@ -384,9 +408,11 @@ class Engine:
                 self._join_waiting()
                 if self._running:
                     self._step()
+                self._began_ns = None
         finally:
             self._fail([*self._running, *self._waiting], AgentError(f"model {self.name} has been closed"))
             self._model.close()
+            self._on_closed()
 
     def _has_work(self) -> bool:
         """Waits for a request; returns False once the engine is closed."""
@@ -408,7 +434,7 @@ class Engine:
                     return
                 generation = self._waiting.popleft()
                 self._running.append(generation)
-            before_ns = generation.joined_ns = self._clock()
+            before_ns = self._began_ns = generation.joined_ns = self._clock()
             try:
                 logits = self._model.prefill(generation.prompt)
             except Exception as error:  # noqa: BLE001 - the thread outlives what a model raises
@@ -418,7 +444,7 @@ class Engine:
             self._advance(len(self._running) - 1, logits, (before_ns, self._clock()))
 
     def _step(self) -> None:
-        before_ns = self._clock()
+        before_ns = self._began_ns = self._clock()
         try:
             logits = self._model.step([each.tokens[-1] for each in self._running])
         except Exception as error:  # noqa: BLE001 - the thread outlives what a model raises

@@ -147,6 +147,7 @@ BUILTIN = (
         suffixes=(".onnx",),
         classes=("onnxruntime.capi.onnxruntime_inference_collection.InferenceSession",),
         operators="inferometer.agent.frameworks.onnxruntime.operators.runner:ONNXRuntimeOperators",
+        generator="inferometer.agent.frameworks.onnxruntime.language_model:ONNXRuntimeLanguageModel",
     ),
 )
 

@@ -17,8 +17,6 @@ from inferometer.manifests.schema import HOOKS, ModelManifest
 _REFUSED = {"mxnet": ("string", "int16", "uint16", "uint32"), "pytorch": ("string",)}
 """The element types of inputs that a framework lacks."""
 _SCORES = ("", "float32", "float16")
-GENERATION = "generation"
-"""The ``output.type`` of language models, which ``agent.generation`` opens; they predict nothing."""
 
 
 def unsupported(manifest: ModelManifest, architecture: str = "") -> list[str]:
@@ -51,7 +49,7 @@ def unsupported(manifest: ModelManifest, architecture: str = "") -> list[str]:
         wanting = _of_input(model_input.parameters, names.total())
         found += [f"field inputs.{place}.parameters.{text}" for text in wanting]
     output = manifest.output
-    if output.type not in POSTPROCESSORS and output.type != GENERATION:
+    if output.type not in POSTPROCESSORS and not manifest.generates:
         found.append(
             f"field output.type: found '{output.type}', which has no postprocessing here; "
             f"{suggestion(output.type, POSTPROCESSORS.names())}"
@@ -70,7 +68,7 @@ def unsupported(manifest: ModelManifest, architecture: str = "") -> list[str]:
 def code_of(manifest: ModelManifest) -> str:
     """Describes in one line which files of a model can run code when opened; see ``docs/security.md``."""
     files, framework = manifest.model, manifest.framework.name.casefold()
-    if manifest.output.type == GENERATION:
+    if manifest.generates:
         return "its files cannot run code; its chat template, if it has one, runs in Jinja's sandbox"
     if files.architecture:
         return f"its weights cannot run code; its architecture, {files.architecture}, is code on this machine"
@@ -104,13 +102,15 @@ def unsupported_here(manifest: ModelManifest) -> list[str]:
     return unsupported(manifest, container_architecture())
 
 
-def require_supported(manifest: ModelManifest, architecture: str = "") -> ModelManifest:
-    """Returns the manifest; raises ManifestError if it has unsupported requirements, or generates text."""
-    if manifest.output.type == GENERATION:
-        raise ManifestError(
-            f"{manifest.source}: model {manifest.name} {manifest.version} generates text and makes no "
-            "predictions; measure it with agent measure generation, or serve it with agent serve --http_port"
-        )
+def require_supported(
+    manifest: ModelManifest, architecture: str = "", *, generates: bool = False
+) -> ModelManifest:
+    """Returns the manifest; raises ManifestError if it has unsupported requirements.
+
+    Raises ConfigurationError if it generates text, unless the caller wants one that ``generates``.
+    """
+    if not generates:
+        manifest.require_predictions()
     if found := unsupported(manifest, architecture):
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise ManifestError(

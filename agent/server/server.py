@@ -190,6 +190,7 @@ class AgentServer:
                 trace=trace,
             ),
             options.serving,
+            cache=cache,
             limit=options.max_sessions,
             idle_s=options.session_idle_s,
             observer=self._observation.queues,
@@ -215,7 +216,7 @@ class AgentServer:
             shared_memory=self._shared_memory,
             tracing=self._tracing,
         )
-        self._openai = OpenAiService(self.models, self._tracing, lambda: catalog.models, registry, cache)
+        self._openai = OpenAiService(self._v2.repository, self._tracing)
         services = (predict_service.SERVICE, registry_service.SERVICE, v2_service.SERVICE)
         self._health = Health(services)
         described = Reflection((*services, standard_services.SERVICE, *standard_services.SERVICES), streams)
@@ -362,7 +363,6 @@ class AgentServer:
         if self._server.is_running:
             self._close_doors(end_s)
         self.models.close()
-        self._openai.engines.close()
         self._sessions.close_all()
         if self._shared_memory is not None:
             self._shared_memory.close()

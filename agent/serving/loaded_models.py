@@ -9,10 +9,10 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from inferometer.agent.hardware.environment import Device
-from inferometer.agent.serving.served_model import Lease, ServedModel
+from inferometer.agent.serving.served_model import Lease, LoadedModel, ServedModel
 from inferometer.manifests.errors import InferometerError, MemoryLimitError, SessionError, SessionLimitError
 
 
@@ -25,7 +25,7 @@ class Loading:
 
     name: str
     expected_bytes: Mapping[Device, int]
-    load: Callable[[Callable[[], None]], ServedModel]
+    load: Callable[[Callable[[], None]], LoadedModel]
 
 
 class Borrowers(Protocol):
@@ -48,7 +48,7 @@ class Slot:
 
     key: Hashable
     loading: Loading
-    model: ServedModel | None = None
+    model: LoadedModel | None = None
     error: BaseException | None = None
     users: int = 0
     last_used_s: float = 0.0
@@ -104,7 +104,7 @@ class LoadedModels:
             return len(self._slots) + len(self._leaving)
 
     @property
-    def models(self) -> Mapping[Hashable, ServedModel]:
+    def models(self) -> Mapping[Hashable, LoadedModel]:
         """The loaded models by key."""
         with self._lock:
             return {key: slot.model for key, slot in self._slots.items() if slot.model is not None}
@@ -126,7 +126,7 @@ class LoadedModels:
             slot = self._slots.get(key)
             return slot is not None and slot.model is None
 
-    def lease(self, key: Hashable | None, loading: Loading, *, keep: bool = False) -> Lease:
+    def lease(self, key: Hashable | None, loading: Loading, *, keep: bool = False) -> Lease[Any]:
         """Lends a model, and loads it if necessary.
 
         Callers with equal keys share one model; if the key is None, the model belongs to the caller and is
@@ -145,7 +145,7 @@ class LoadedModels:
             slot.kept = slot.kept or keep
         return Lease(model, partial(self._leave, slot))
 
-    def lease_loaded(self, key: Hashable, *, keep: bool = False) -> Lease | None:
+    def lease_loaded(self, key: Hashable, *, keep: bool = False) -> Lease[Any] | None:
         """Lends a model if it is loaded; unlike ``lease``, does not require its expected size."""
         with self._mutex:
             slot = self._slots.get(key)
@@ -155,7 +155,7 @@ class LoadedModels:
             slot.kept = slot.kept or keep
             return Lease(slot.model, partial(self._leave, slot))
 
-    def _enter(self, key: Hashable, loading: Loading) -> tuple[Slot, ServedModel | None]:
+    def _enter(self, key: Hashable, loading: Loading) -> tuple[Slot, LoadedModel | None]:
         """Adds a user to a slot; returns the slot and its model, or None if this user has to load it."""
         with self._lock:
             if self._closed:
@@ -175,7 +175,7 @@ class LoadedModels:
                 raise type(slot.error)(*slot.error.args) from slot.error
             raise slot.error
 
-    def _load(self, slot: Slot) -> ServedModel:
+    def _load(self, slot: Slot) -> LoadedModel:
         """Loads a model for all waiting callers, and returns it."""
         limited = self._memory_limit_bytes is not None
         try:
@@ -196,10 +196,10 @@ class LoadedModels:
             self._lock.notify_all()
         return model
 
-    def _loaded(self, slot: Slot) -> ServedModel:
+    def _loaded(self, slot: Slot) -> LoadedModel:
         return slot.loading.load(partial(self._on_closed, slot))
 
-    def _measured(self, slot: Slot) -> ServedModel:
+    def _measured(self, slot: Slot) -> LoadedModel:
         """Loads a model and measures its memory; frees it again if it takes too much."""
         before = {device: self._used_bytes(device) for device in slot.loading.expected_bytes}
         model, measured = self._loaded(slot), dict(slot.memory_bytes)
@@ -291,7 +291,8 @@ class LoadedModels:
         """Returns which of several models in use the borrowers would give up first."""
         if self._borrowers is None:
             return None
-        return self._borrowers.least_recently_used({slot.model: slot.users for slot in slots if slot.model})
+        predicting = {slot.model: slot.users for slot in slots if isinstance(slot.model, ServedModel)}
+        return self._borrowers.least_recently_used(predicting)
 
     def _wait_for_one_more_than(self, left: int) -> bool:
         """Waits until more than ``left`` models have been unloaded; returns False on timeout."""

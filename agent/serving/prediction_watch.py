@@ -17,7 +17,7 @@ import numpy as np
 from inferometer.agent.inference.predictor import Predictor
 from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.agent.serving.observers import PredictionObserver
-from inferometer.agent.serving.served_model import ServedModel
+from inferometer.agent.serving.served_model import LoadedModel
 from inferometer.manifests.errors import DeviceLostError, OutOfMemoryError, PredictionError
 
 _NS_PER_S = 1_000_000_000
@@ -225,7 +225,7 @@ class AgentLoad:
     stopping: bool = False
     sessions: int = 0
     trouble: Trouble = field(default_factory=Trouble)
-    models: tuple[ServedModel, ...] = ()
+    models: tuple[LoadedModel, ...] = ()
 
     @property
     def serving(self) -> bool:

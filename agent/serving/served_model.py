@@ -1,4 +1,7 @@
-"""A loaded model whose requests, from threads and event loops alike, wait in one queue, and a lease on it."""
+"""A loaded model whose requests, from threads and event loops alike, wait in one queue, and a lease on it.
+
+A language model is loaded, lent and unloaded like the others, and has a queue of its own.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Generic, TypeAlias
 
+from typing_extensions import TypeVar
+
+from inferometer.agent.generation.engine import Engine, Generation
 from inferometer.agent.inference.session import Session
 from inferometer.agent.inference.stages import Inferred, SystemDescription
 from inferometer.agent.preprocessing.inputs import Tensors
@@ -342,11 +349,67 @@ class ServedModel:
         self._on_closed()
 
 
+@dataclass(frozen=True, eq=False)
+class ServedEngine:
+    """A loaded language model, to whose ``engine`` requests go; otherwise like ``ServedModel``."""
+
+    engine: Engine
+    description: SystemDescription
+    options: BatchingOptions
+    statistics: ModelStatistics
+
+    @property
+    def manifest(self) -> ModelManifest:
+        """The model's manifest."""
+        return self.description.manifest
+
+    @property
+    def waiting(self) -> int:
+        """The number of requests that have not joined."""
+        return self.engine.waiting
+
+    @property
+    def alive(self) -> int:
+        """1, until the model has been freed."""
+        return int(self.engine.is_alive)
+
+    @property
+    def busy_ns(self) -> int:
+        """See ``Engine``."""
+        return self.engine.busy_ns
+
+    def count(self, generation: Generation) -> None:
+        """Counts a request that has ended; its prefill and steps are its prediction, which others share."""
+        if generation.is_answered:
+            spent_ns = generation.spent_ns()
+            self.statistics.answered(
+                *(1, 1),
+                queue_ns=spent_ns["queue"],
+                assemble_ns=0,
+                predict_ns=spent_ns["prefill"] + spent_ns["steps"],
+                split_ns=spent_ns["sampling"] + spent_ns["detokenizing"],
+            )
+        else:
+            self.statistics.failed(time.perf_counter_ns() - generation.arrived_ns)
+
+    def close(self) -> None:
+        """Frees the model; returns at once."""
+        self.engine.close()
+
+    def wait_closed(self, timeout_s: float | None = None) -> bool:
+        """Waits until the model has been freed; returns False if a step takes longer."""
+        return self.engine.wait_closed(timeout_s)
+
+
+LoadedModel: TypeAlias = ServedModel | ServedEngine
+M = TypeVar("M", bound=LoadedModel, default=ServedModel)
+
+
 @dataclass(slots=True, eq=False)
-class Lease:
+class Lease(Generic[M]):
     """A lease on a loaded model, which stays loaded until ``release`` or the end of a ``with`` block."""
 
-    model: ServedModel
+    model: M
     _release: Callable[[], None] = field(repr=False)
     _released: bool = False
 
@@ -356,7 +419,7 @@ class Lease:
             self._released = True
             self._release()
 
-    def __enter__(self) -> ServedModel:
+    def __enter__(self) -> M:
         return self.model
 
     def __exit__(self, *_: object) -> None:

@@ -13,21 +13,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Any
 
 import psutil
 import pynvml
 from packaging.utils import canonicalize_version
 from packaging.version import InvalidVersion, Version
 
+from inferometer.agent.artifacts.files import ArtifactCache
 from inferometer.agent.artifacts.locations import model_files
+from inferometer.agent.generation.opening import open_engine
 from inferometer.agent.hardware.conditions import gpu_of_index
 from inferometer.agent.hardware.environment import CPU, Device, Precision, Weights, default_threads
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import Session, SessionOptions
 from inferometer.agent.serving.batching import BatchingOptions
 from inferometer.agent.serving.loaded_models import Borrowers, LoadedModels, Loading
-from inferometer.agent.serving.observers import QueueObserver
-from inferometer.agent.serving.served_model import Lease, ServedModel
+from inferometer.agent.serving.observers import ModelStatistics, QueueObserver
+from inferometer.agent.serving.served_model import Lease, LoadedModel, ServedEngine, ServedModel
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.manifests.errors import ConfigurationError, one_line
 from inferometer.manifests.schema import ModelManifest
@@ -334,7 +337,8 @@ class ServedModels(LoadedModels):
 
     A model that several clients request with the same options is loaded once, by ``open_model``, and its
     requests share a queue. At most ``limit`` models are loaded; one that has been idle for ``idle_s`` seconds
-    is unloaded, unless it is kept. ``borrowers`` give up models that they do not use.
+    is unloaded, unless it is kept. ``borrowers`` give up models that they do not use. ``cache`` downloads the
+    files of language models.
     """
 
     def __init__(
@@ -343,6 +347,7 @@ class ServedModels(LoadedModels):
         open_model: Callable[[ModelManifest, SessionOptions, TraceScope | None], Session],
         options: ServingOptions,
         *,
+        cache: ArtifactCache | None = None,
         limit: int = 16,
         idle_s: float = 600.0,
         observer: QueueObserver | None = None,
@@ -355,10 +360,10 @@ class ServedModels(LoadedModels):
         """The clock of deadlines, in nanoseconds."""
         self._settings: dict[tuple[str, str], ModelSettings] = {}
         self._registry = registry
-        self._open_model = open_model
+        self._open_model, self._cache = open_model, cache
 
     @property
-    def loaded(self) -> tuple[ServedModel, ...]:
+    def loaded(self) -> tuple[LoadedModel, ...]:
         """All loaded models, whatever options they were opened with."""
         return tuple(self.models.values())
 
@@ -395,13 +400,13 @@ class ServedModels(LoadedModels):
         shared: bool = True,
         keep: bool = False,
         trace: TraceScope | None = None,
-        replaces: ServedModel | None = None,
-    ) -> Lease:
+        replaces: LoadedModel | None = None,
+    ) -> Lease[Any]:
         """Lends a model until it is released; loads it if necessary, with a span in ``trace``.
 
         ``batching`` is by default that of ``settings_of``. A model that ``replaces`` another one continues
         its statistics. Unless ``shared``, the model belongs to the caller and is unloaded on release. With
-        ``keep``, it stays loaded even if it is idle for long.
+        ``keep``, it stays loaded even if it is idle for long. A language model is a ``ServedEngine``.
 
         Raises:
             MemoryLimitError, SessionLimitError: The models in use leave no room for this one.
@@ -411,8 +416,21 @@ class ServedModels(LoadedModels):
         key = ModelKey(manifest, options, batching) if shared else None
         if key is not None and (lease := self.lease_loaded(key, keep=keep)):
             return lease
+        instances = 1 if manifest.generates else batching.instances
+        statistics = replaces.statistics if replaces else ModelStatistics(time.time_ns)
 
-        def load(on_closed: Callable[[], None]) -> ServedModel:
+        def load(on_closed: Callable[[], None]) -> LoadedModel:
+            if manifest.generates:
+                engine, description = open_engine(
+                    manifest,
+                    self._registry,
+                    self._cache,
+                    options.predictor,
+                    max_batch_size=batching.max_batch_size,
+                    max_waiting=batching.max_queue,
+                    on_closed=on_closed,
+                )
+                return ServedEngine(engine, description, replace(batching, instances=1), statistics)
             chosen = options.pinned(batching.instances) if batching.pin else options
             session = self._open_model(manifest, chosen, trace)
             return ServedModel(
@@ -423,14 +441,14 @@ class ServedModels(LoadedModels):
                 predict_timeout_ns=self.options.predict_timeout_ns,
                 observer=self._observer,
                 open_instance=session.open_another,
-                statistics=replaces.statistics if replaces else None,
+                statistics=statistics,
             )
 
         if self.options.memory_limit_bytes is not None:
             # what the framework itself takes is not the model's
             self._registry.find(manifest.framework.name).load()
         name = f"{manifest.name} {manifest.version}"
-        size, counts = file_bytes(manifest, options.weights), options.device.counts(batching.instances)
+        size, counts = file_bytes(manifest, options.weights), options.device.counts(instances)
         loading = Loading(name, {device: count * size for device, count in counts.items()}, load)
         return self.lease(key, loading, keep=keep)
 

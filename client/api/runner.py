@@ -25,7 +25,6 @@ from inferometer.agent.architectures.sources import Architectures
 from inferometer.agent.artifacts.files import ArtifactCache
 from inferometer.agent.artifacts.web import fetch_image
 from inferometer.agent.inference.registry import Registry
-from inferometer.agent.inference.requirements import GENERATION, require_supported
 from inferometer.agent.inference.session import Session, check_model, open_session, select_model
 from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.client.api.invocation import Invocation
@@ -159,8 +158,8 @@ class Systems:
             from inferometer.evaluators.load.local_streams import LocalGeneration
 
             manifest, options = self._find_model(request), request.session.predictor
-            sizes = {"max_batch_size": max_batch_size}
-            return LocalGeneration(*open_engine(manifest, self.registry, self.cache, options, **sizes))
+            opened = open_engine(manifest, self.registry, self.cache, options, max_batch_size=max_batch_size)
+            return LocalGeneration(*opened)
         from inferometer.client.remote.openai.server import open_openai
 
         [address], model = request.agents, request.model_name or None
@@ -169,8 +168,7 @@ class Systems:
     def find_model(self, request: SystemRequest) -> ModelManifest:
         """Returns the manifest of the model that a request names; see ``JobResources``."""
         found = self._find_model(request)
-        if found.output.type == GENERATION:  # refused before a dataset is asked for
-            require_supported(found)
+        found.require_predictions()  # before a dataset is asked for
         return found
 
     def _find_model(self, request: SystemRequest) -> ModelManifest:

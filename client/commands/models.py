@@ -195,7 +195,9 @@ def export(model_name: str, model_version: str | None, weights: str, seed: int, 
         invocation.catalog, invocation.registry, model_name, model_version, _FRAMEWORK, chosen
     )
     artifacts = resolve_artifacts(
-        require_supported(manifest), weights=chosen is Weights.PRETRAINED, cache=invocation.cache
+        require_supported(manifest, generates=True),
+        weights=chosen is Weights.PRETRAINED,
+        cache=invocation.cache,
     )
     if manifest.model.architecture is not None:
         found = invocation.architectures.find(manifest.model.architecture, _FRAMEWORK)

@@ -20,6 +20,7 @@ from inferometer.manifests.errors import InferometerError, InputError, one_line
 
 _GRACE_S = 1.0
 """How much longer than its query a request may take, so that the query has timed out before it fails."""
+_LEAVING_S = 2.0
 _SWITCH_INTERVAL_S = 1e-4
 """How long the engine's thread may keep the interpreter from the thread that sends; see ``LocalTarget``."""
 
@@ -71,8 +72,9 @@ class LocalGeneration:
         return LocalStreams(self._engine, self._description, requests, timeout_s, text=text)
 
     def close(self) -> None:
-        """Frees the model; calling it again does nothing."""
+        """Frees the model, for which it waits for two seconds; calling it again does nothing."""
         self._engine.close()
+        self._engine.wait_closed(_LEAVING_S)
 
 
 def _message(given: Mapping[str, Any]) -> dict[str, str]:

@@ -19,8 +19,10 @@ from inferometer.agent.inference.registry import FrameworkEntry
 from inferometer.client.cli.output import INVALID
 from inferometer.evaluators.kinds.generation.kind import GenerationKind
 from inferometer.evaluators.load.queries import Outcome
+from inferometer.manifests.files import BUILTIN
 from tests.cli.conftest import Agent
 from tests.integration.generation_truth import Serving, serving
+from tools.export_llama import MODEL, export
 
 MEASURE = ("measure", "generation", "--warmup=1")
 
@@ -270,6 +272,7 @@ def test_a_measurement_here_repeats_with_its_command() -> None:
         (("--max_batch_size=2", "--agent=openai+http://127.0.0.1:1"), "leave out max_batch_size or agent"),
         (("--dtype=float16", "--agent=openai+http://127.0.0.1:1"), "leave out dtype or agent"),
         (("--model_version=1.0", "--agent=openai+http://127.0.0.1:1"), "leave out model_version or agent"),
+        (("--framework_name=PyTorch", "--agent=openai+http://127.0.0.1:1"), "leave out framework_name or"),
         (("--model_version=2",), 'model "ToyLlama" has no version 2; it has: 1.0'),
         (("--gpu", "--gpu_device_id=99"), "cannot use gpu:99: "),
         (("--prompt_tokens=2040",), "the prompt has 2040 tokens and 32 to generate, but the context of"),
@@ -296,3 +299,18 @@ def test_without_pytorch_the_shipped_model_says_how_to_install_it(
     assert (found.code, len(found.stderr.splitlines())) == (3, 1)
     assert "ToyLlama" in found.error
     assert "install one with: pip install" in found.error
+
+
+def test_an_exported_model_is_measured_in_onnx_runtime(agent: Agent, tmp_path: Path) -> None:
+    export(BUILTIN / "models" / "ToyLlama", tmp_path)
+    inputs = "[{type: tensor, parameters: {dimensions: [-1], element_type: int64, input_layer: input_ids}}]"
+    text = f"kind: model\nname: ToyLlama\nframework: {{name: ONNXRuntime}}\ninputs: {inputs}\n"
+    (tmp_path / "toy.yml").write_text(f"{text}output: {{type: generation}}\nmodel: {{graph_path: {MODEL}}}\n")
+    load = ("--concurrency=3", "--max_batch_size=3", "--max_queries=9", "--ignore_eos", "--output_tokens=6")
+    found = agent(*MEASURE, *load, f"--manifests={tmp_path}", "--framework_name=ONNXRuntime")
+
+    assert found.code == 0, found.stderr
+    identity = found.figure("evaluation")
+    document = json.loads(agent("info", "evaluation", "show", identity, "-f", "json").stdout)
+    assert (document["framework_name"], document["precision"]) == ("ONNXRuntime", None)
+    assert document["generation"]["finish_reasons"] == {"length": 9}

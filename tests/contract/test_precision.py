@@ -249,7 +249,7 @@ def test_onnx_runtime_gets_the_setting_with_its_cuda_provider(open_predictor, mo
 
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
     monkeypatch.setattr(onnxruntime, "InferenceSession", session)
-    monkeypatch.setattr("inferometer.agent.frameworks.onnxruntime.predictor.gpu_count", lambda: 1)
+    monkeypatch.setattr("inferometer.agent.frameworks.onnxruntime.sessions.gpu_count", lambda: 1)
     with pytest.raises(DeviceError, match="CUDA is not here"):
         open_predictor("ONNXRuntime", device=Device(DeviceKind.GPU), cudnn_benchmark=wanted)
     [(name, options)] = asked

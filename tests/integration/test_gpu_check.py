@@ -35,6 +35,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureF
 @pytest.mark.parametrize("name", sorted(set(CHECKS) - OF_A_GPU - {"predict max-qps", AT_ONCE}))
 def test_a_check_passes_on_the_processor(name: str, here: Commands) -> None:
     lacking = {"FULL_TRACE": "no calls of CUDA", "bench training": "trains no models"}
+    lacking |= {"measure generation": "the package has no language model"}
     if name in lacking:
         with pytest.raises(Skipped, match=lacking[name]):
             CHECKS[name](here)
@@ -46,8 +47,9 @@ def test_a_check_of_processes_passes_on_the_processor(tmp_path: Path) -> None:
     CHECKS[AT_ONCE](Commands("ONNXRuntime", tmp_path, device=()))
 
 
-def test_training_passes_on_the_processor(tmp_path: Path) -> None:
-    CHECKS["bench training"](Commands("PyTorch", tmp_path, device=()))
+@pytest.mark.parametrize("name", ["bench training", "measure generation"])
+def test_what_only_other_frameworks_do_passes_on_the_processor(tmp_path: Path, name: str) -> None:
+    CHECKS[name](Commands("PyTorch", tmp_path, device=()))
 
 
 def test_a_check_fails_where_a_command_does(tmp_path: Path) -> None:

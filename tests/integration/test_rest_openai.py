@@ -305,7 +305,8 @@ def until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_ends_its_request(agent: AgentServer, stream: bool) -> None:
-    engine = agent._openai.engines.get("ToyLlama")
+    with agent._v2.repository.lease_engine("ToyLlama") as served:
+        engine = served.engine
     body = json.dumps({**COMPLETION, "max_tokens": 2000, "ignore_eos": True, "stream": stream})
     assert agent.http_url is not None
     host, _, port = agent.http_url.removeprefix("http://").rpartition(":")
@@ -346,8 +347,8 @@ def test_a_request_is_traced_for_its_client(
             connection = connected(server)
             connection.request("POST", "/v1/completions", json.dumps(body), {"traceparent": TRACEPARENT})
             if leaves:
-                engine = server._openai.engines.get("ToyLlama")
-                until(lambda: any(len(each.times_ns[0]) > 2 for each in engine._running))
+                with server._v2.repository.lease_engine("ToyLlama") as served:
+                    until(lambda: any(len(each.times_ns[0]) > 2 for each in served.engine._running))
                 connection.close()
             else:
                 with connection.getresponse() as response:

@@ -15,21 +15,19 @@ from numpy.typing import NDArray
 from inferometer.agent.artifacts.files import Artifacts, InputSignature, ModelSignature
 from inferometer.agent.artifacts.onnx_files import check_external_data, read_onnx_signature
 from inferometer.agent.frameworks.onnxruntime.sessions import (
-    CPU_PROVIDER,
-    CUDA,
     FAILURES,
-    NO_MODEL,
+    check_device,
+    check_used,
     details_of,
-    gpu_count,
     onnxruntime,
-    open_session,
+    open_graph,
     reason,
 )
 from inferometer.agent.hardware.environment import CPU, FrameworkDetails, Precision, PredictorOptions
 from inferometer.agent.inference.predictor import Predictor, found_names, prediction_failure, title_of
 from inferometer.agent.preprocessing.inputs import Tensors, batch_size, blank
 from inferometer.agent.tracing.recorder import Profiler, TraceLevel
-from inferometer.manifests.errors import ArtifactError, ConfigurationError, DeviceError, PredictionError
+from inferometer.manifests.errors import ArtifactError, ConfigurationError, PredictionError
 from inferometer.manifests.schema import ModelManifest
 
 _CRASHES_IN_FLOAT16 = ("NchwcTransformer",)
@@ -73,16 +71,7 @@ class ONNXRuntimePredictor(Predictor):
     @classmethod
     def check(cls, manifest: ModelManifest, options: PredictorOptions, *, in_memory: bool = False) -> None:
         """Checks that the device and, for a model in code, PyTorch are available; see ``Predictor``."""
-        available = onnxruntime.get_available_providers()
-        if options.device.is_gpu:
-            where = _refusal(manifest, options)
-            if CUDA not in available:
-                raise DeviceError(
-                    f"{where}: this build has {', '.join(available)}; "
-                    "run on the CPU, or install onnxruntime-gpu"
-                )
-            if options.device.index >= (count := gpu_count()):
-                raise DeviceError(f"{where}: the number of GPUs that CUDA finds is {count}; run on the CPU")
+        check_device(title_of(manifest), options.device)
         in_code = manifest.model.architecture is not None and not in_memory
         if in_code and importlib.util.find_spec("torch") is None:
             raise ArtifactError(_without_exporter(manifest))
@@ -98,12 +87,7 @@ class ONNXRuntimePredictor(Predictor):
         else:
             with TemporaryDirectory(prefix="inferometer-") as folder:
                 session = self._open(self.write_graph(Path(folder)))
-        used = session.get_providers()
-        if used[0] != (CUDA if self.options.device.is_gpu else CPU_PROVIDER):
-            raise DeviceError(
-                f"{_refusal(self.manifest, self.options)}: its session uses {', '.join(used)} instead; "
-                "run on the CPU"
-            )
+        check_used(title_of(self.manifest), self.options.device, session)
         found = [node.name for node in session.get_inputs()]
         self._names = found_names(self.artifacts.graph or self, self.tensors, found)
         self._output_names = [node.name for node in session.get_outputs()]
@@ -252,20 +236,15 @@ class ONNXRuntimePredictor(Predictor):
         cuda = {}
         if options.cudnn_benchmark is not None:
             cuda["cudnn_conv_algo_search"] = "EXHAUSTIVE" if options.cudnn_benchmark else "HEURISTIC"
-        try:
-            return open_session(
-                str(graph),
-                options.device,
-                options.operator_threads,
-                cuda=cuda,
-                profile_prefix=profile_prefix,
-                left_out=self._left_out,
-            )
-        except FAILURES as error:
-            if options.device.is_gpu and "CUDA" in str(error):
-                raise DeviceError(f"{_refusal(self.manifest, self.options)}: {reason(error)}") from error
-            what = "is not an ONNX model" if isinstance(error, NO_MODEL) else "ONNX Runtime cannot open it"
-            raise ArtifactError(f"{graph}: {what}: {reason(error)}") from error
+        return open_graph(
+            title_of(self.manifest),
+            graph,
+            options.device,
+            options.operator_threads,
+            cuda=cuda,
+            profile_prefix=profile_prefix,
+            left_out=self._left_out,
+        )
 
     @property
     def _left_out(self) -> list[str]:
@@ -305,10 +284,6 @@ def _without_exporter(manifest: ModelManifest) -> str:
         f"{title_of(manifest)}: is built in PyTorch and exported, but PyTorch is not installed; "
         "install it with: pip install 'inferometer[pytorch]'"
     )
-
-
-def _refusal(manifest: ModelManifest, options: PredictorOptions) -> str:
-    return f"{title_of(manifest)}: ONNX Runtime {onnxruntime.__version__} cannot use {options.device}"
 
 
 _MAPS = "seq(map("

@@ -19,7 +19,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from inferometer.agent.hardware.allocator import Allocator, allocator_in_use
 from inferometer.agent.hardware.environment import Device, FrameworkDetails, cuda_library_versions, on_or_off
-from inferometer.manifests.errors import one_line
+from inferometer.manifests.errors import ArtifactError, DeviceError, one_line
 
 # ONNX Runtime's exceptions have no base of their own.
 FAILURES: tuple[type[Exception], ...] = (
@@ -93,6 +93,50 @@ def _share_exact_arena() -> None:
     most, as_requested, first, dead = 0, 1, -1, -1  # no limit; kSameAsRequested; the defaults of the others
     arena = onnxruntime.OrtArenaCfg(most, as_requested, first, dead)
     onnxruntime.create_and_register_allocator(where, arena)
+
+
+def check_device(model: str, device: Device) -> None:
+    """Raises DeviceError if a model's device is a GPU, and ONNX Runtime does not find it."""
+    available = onnxruntime.get_available_providers()
+    if device.is_gpu and CUDA not in available:
+        raise DeviceError(
+            f"{refusal(model, device)}: this build has {', '.join(available)}; "
+            "run on the CPU, or install onnxruntime-gpu"
+        )
+    if device.is_gpu and device.index >= (count := gpu_count()):
+        raise DeviceError(
+            f"{refusal(model, device)}: the number of GPUs that CUDA finds is {count}; run on the CPU"
+        )
+
+
+def check_used(model: str, device: Device, session: Any) -> None:
+    """Raises DeviceError if a session does not use a model's device."""
+    used = session.get_providers()
+    if used[0] != (CUDA if device.is_gpu else CPU_PROVIDER):
+        raise DeviceError(
+            f"{refusal(model, device)}: its session uses {', '.join(used)} instead; run on the CPU"
+        )
+
+
+def refusal(model: str, device: Device) -> str:
+    """Returns how a DeviceError begins."""
+    return f"{model}: ONNX Runtime {onnxruntime.__version__} cannot use {device}"
+
+
+def open_graph(model: str, graph: Path, device: Device, threads: int, **settings: Any) -> Any:
+    """Returns a session for a model's ``.onnx`` file; see ``open_session``.
+
+    Raises:
+        ArtifactError: ONNX Runtime cannot open the file.
+        DeviceError: ONNX Runtime cannot use the device.
+    """
+    try:
+        return open_session(str(graph), device, threads, **settings)
+    except FAILURES as error:
+        if device.is_gpu and "CUDA" in str(error):
+            raise DeviceError(f"{refusal(model, device)}: {reason(error)}") from error
+        what = "is not an ONNX model" if isinstance(error, NO_MODEL) else "ONNX Runtime cannot open it"
+        raise ArtifactError(f"{graph}: {what}: {reason(error)}") from error
 
 
 def gpu_count() -> int:

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from inferometer.agent.architectures.pytorch.llama import Llama, LlamaConfig
-from inferometer.agent.artifacts.files import Artifacts
 from inferometer.agent.frameworks.pytorch.modules import (
     FAILURES,
     find_device,
@@ -43,7 +42,8 @@ class PyTorchLanguageModel:
     The cache grows with the longest sequence, by doubling.
 
     Args:
-        artifacts: The files: ``config.json`` is the graph, ``model.safetensors`` has the weights.
+        graph: The file ``config.json``.
+        weights: The file ``model.safetensors``.
         options: The options, such as device, threads and precision.
         rows: The largest number of sequences at a time.
 
@@ -52,15 +52,17 @@ class PyTorchLanguageModel:
         DeviceError: The device is missing, or this build of PyTorch cannot use it.
     """
 
-    def __init__(self, artifacts: Artifacts, options: PredictorOptions, rows: int) -> None:
-        if artifacts.graph is None or artifacts.weights is None:
+    def __init__(
+        self, graph: Path | None, weights: Path | None, options: PredictorOptions, rows: int
+    ) -> None:
+        if graph is None or weights is None:
             raise ArtifactError(
                 "a language model needs graph_path, its config.json, and weights_path, its model.safetensors"
             )
-        self._where = str(artifacts.graph)
+        self._where, self.precision = str(graph), options.precision
         self._threads = options.operator_threads
         self._device = find_device(self._where, options.device)
-        config = read_config(artifacts.graph)
+        config = read_config(graph)
         self.context_length = config.max_position_embeddings
         self.vocabulary_size = config.vocab_size
         self.end_tokens = config.end_tokens
@@ -69,7 +71,7 @@ class PyTorchLanguageModel:
         dtype = getattr(torch, options.precision.value)
         with torch.device("meta"):
             module = Llama(config)
-        load_weights(module, artifacts.weights, dtype)
+        load_weights(module, weights, dtype)
         self._rows = rows
         try:
             self._module = module.to(self._device).eval()

@@ -41,7 +41,7 @@ class ModelFinder:
 
         Raises:
             UnknownModelError, UnknownFrameworkError, FrameworkUnavailableError: The model cannot be run here.
-            ConfigurationError: The request's options are invalid.
+            ConfigurationError: The request's options are invalid, or the model generates text.
             ArtifactError: The request requires pretrained weights, and the model has none.
         """
         options = read_options(request)
@@ -53,6 +53,7 @@ class ModelFinder:
             request.framework_name or None,
             options.weights,
         )
+        manifest.require_predictions()
         settings = self.settings_of(manifest)
         threads = settings.threads if options.threads is None else options.threads
         device = settings.device if settings.device.of(0) == options.device else options.device

@@ -12,17 +12,17 @@ import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ValidationError
 
 from inferometer.agent.generation.engine import Engine, FinishReason, Generation, GenerationParameters, Piece
-from inferometer.agent.generation.opening import Engines
 from inferometer.agent.server.calls import CallContext, Method
 from inferometer.agent.server.native.call_tracing import CallTrace, ServerTracing
-from inferometer.agent.serving.served_models import ServedModels
+from inferometer.agent.server.v2.repository import Repository
+from inferometer.agent.serving.served_model import ServedEngine
 from inferometer.manifests.errors import InputError, UnknownModelError, one_line
 
 PREFIX = "/v1/"
@@ -180,23 +180,12 @@ class OpenAiService:
     """The protocol's methods, for the HTTP server only.
 
     Args:
-        served: The models of the agent that predict; language models have the same options, batch sizes,
-            queues and threads.
+        repository: The models, of which a name means the version that the Open Inference Protocol gives it.
         tracing: Begins the traces of calls.
-        opening: The first arguments of ``Engines``.
     """
 
-    def __init__(self, served: ServedModels, tracing: ServerTracing, *opening: Any) -> None:
-        def options_of(manifest: Any) -> dict[str, Any]:
-            settings, options = served.settings_of(manifest), served.options.session
-            return {
-                "options": replace(options, threads=settings.threads, device=settings.device).predictor,
-                "max_batch_size": settings.batching.max_batch_size,
-                "max_waiting": settings.batching.max_queue,
-            }
-
-        self.engines = Engines(*opening, options_of=options_of)
-        self._tracing = tracing
+    def __init__(self, repository: Repository, tracing: ServerTracing) -> None:
+        self._repository, self._tracing = repository, tracing
 
     def methods(self) -> list[Method]:
         """The methods, which are given parsed JSON."""
@@ -209,8 +198,8 @@ class OpenAiService:
 
     async def _list(self, _: object, __: CallContext) -> dict[str, Any]:
         fields = {"object": "model", "created": 0, "owned_by": "inferometer"}
-        models = self.engines.models().values()
-        return {"object": "list", "data": [{"id": model.name, **fields} for model in models]}
+        models = self._repository.language_models()
+        return {"object": "list", "data": [{"id": name, **fields} for name in models]}
 
     async def _answer(
         self, kind: type[_Request], given: Mapping[str, Any], call: CallContext
@@ -221,17 +210,17 @@ class OpenAiService:
                 under_way.push(partial(_close_later, trace))
             request = kind.read(given)
 
-            def prepare() -> tuple[Engine, Sequence[int]]:
-                engine = self.engines.get(request.model)
-                return engine, request.tokens(engine)
+            def prepare() -> tuple[ServedEngine, Sequence[int]]:
+                served = under_way.enter_context(self._repository.lease_engine(request.model))
+                return served, request.tokens(served.engine)
 
-            engine, prompt = await call.in_thread(prepare)  # it may load the model
-            call.record.model = engine.name
+            served, prompt = await call.in_thread(prepare)  # it may load the model
+            name = call.record.model = served.engine.name
             answer_id = f"{request.id_prefix}{call.record.request_id}"
             head = {
                 "id": answer_id,
                 "created": int(time.time()),
-                "model": engine.name,
+                "model": name,
                 "object": request.streamed if request.stream else request.object,
             }
             loop, delivered = asyncio.get_running_loop(), asyncio.Queue[Piece]()
@@ -240,9 +229,10 @@ class OpenAiService:
                 with suppress(RuntimeError):  # the loop has been closed
                     loop.call_soon_threadsafe(delivered.put_nowait, piece)
 
-            generation = call.record.generation = engine.submit(prompt, request, deliver)
+            generation = call.record.generation = served.engine.submit(prompt, request, deliver)
+            under_way.callback(served.count, generation)
             if trace is not None:
-                record = partial(generation.record, trace.scope, engine.name, answer_id)
+                record = partial(generation.record, trace.scope, name, answer_id)
                 under_way.callback(lambda: loop.call_soon(record, time.perf_counter_ns()))
             under_way.callback(generation.cancel)
             if request.stream:

@@ -23,7 +23,7 @@ from inferometer.agent.open_inference.codec import (
 from inferometer.agent.preprocessing.inputs import blank
 from inferometer.agent.server.v2.model_messages import LoadParameters
 from inferometer.agent.serving.batching import BatchingOptions
-from inferometer.agent.serving.served_model import Lease, ServedModel
+from inferometer.agent.serving.served_model import Lease, LoadedModel, ServedEngine, ServedModel
 from inferometer.agent.serving.served_models import (
     ModelKey,
     ModelState,
@@ -134,12 +134,26 @@ class Repository:
         return LoadParameters(options.session, options.of(_split(name)[0]), self._max_inputs)
 
     def lease(self, found: FoundModel) -> Lease:
-        """Lends a model until it is released, and loads it if necessary; see ``ServedModels.lease_model``."""
+        """Lends a model that predicts until it is released; loads it if necessary."""
+        found.manifest.require_predictions()
         return self._models.lease_model(found.manifest, found.options, batching=found.batching)
 
     def lease_loaded(self, found: FoundModel) -> Lease | None:
-        """Lends a model if it is loaded; otherwise returns None."""
-        return self._models.lease_loaded(found.key)
+        """Lends a model that predicts if it is loaded; otherwise returns None."""
+        return None if found.manifest.generates else self._models.lease_loaded(found.key)
+
+    def language_models(self) -> Iterator[str]:
+        """Yields the names of the language models that can run here."""
+        for name in dict.fromkeys(model.name for model in self._catalog.models if model.generates):
+            with suppress(*NOT_HERE):
+                yield self.find(name, "").manifest.name
+
+    def lease_engine(self, name: str) -> Lease[ServedEngine]:
+        """Lends the language model with a name, like ``lease``; raises as ``find`` does."""
+        found = self.find(name, "")
+        if not found.manifest.generates:
+            raise UnknownModelError.of(name, self.language_models())
+        return self._models.lease_model(found.manifest, found.options, batching=found.batching)
 
     def known_outputs(self, model: ServedModel) -> tuple[TensorSignature, ...] | None:
         """Returns the outputs of a model if they are already known; see ``outputs``."""
@@ -157,7 +171,7 @@ class Repository:
             known = self._outputs[model] = _outputs_of(model)
         return known
 
-    def loaded(self, found: FoundModel) -> ServedModel | None:
+    def loaded(self, found: FoundModel) -> LoadedModel | None:
         """Returns a model if it is loaded, and otherwise None."""
         return self._models.models.get(found.key)
 
@@ -355,7 +369,7 @@ def _outputs_for(model: ServedModel, shapes: Mapping[str, tuple[int, ...]]) -> t
     )
 
 
-def named(models: Sequence[ServedModel]) -> Iterator[tuple[str, ServedModel]]:
+def named(models: Sequence[LoadedModel]) -> Iterator[tuple[str, LoadedModel]]:
     """Yields models with unambiguous names, which include the framework if several models share a name."""
     frameworks: dict[str, set[str]] = {}
     for model in models:

@@ -329,7 +329,8 @@ class InferenceService:
         self._models = models
         self._streams = streams
         self._is_ready = is_ready
-        self._repository = Repository(models, catalog, registry, max_inputs)
+        self.repository = self._repository = Repository(models, catalog, registry, max_inputs)
+        """The models, which OpenAI's protocol finds here too."""
         self._shared_memory = shared_memory
         self._inference = Inference(self._repository, models.options.batching, models.clock, shared_memory)
 

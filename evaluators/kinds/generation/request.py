@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from inferometer.evaluators.jobs import options
 from inferometer.evaluators.jobs.options import COUNT, NOT_NEGATIVE, POSITIVE, SEED, Range, declared, like
@@ -16,14 +17,11 @@ from inferometer.evaluators.jobs.request import (
 )
 from inferometer.manifests.errors import ConfigurationError
 
-if TYPE_CHECKING:
-    from inferometer.agent.hardware.environment import Precision
-
 DURATION_S = 30.0
 RATE_QPS = 1.0
 PROMPT_TOKENS, OUTPUT_TOKENS = 64, 32
 CHAT, COMPLETIONS = "chat", "completions"
-_SYSTEM = ("model_version", "gpu", "gpu_device_id", "threads", "dtype")
+_SYSTEM = ("model_version", "framework_name", "gpu", "gpu_device_id", "threads", "dtype")
 """The options of a model in this process that ``SystemOptions`` has too."""
 
 
@@ -54,12 +52,13 @@ class GenerationRequest(SampledTraces, TraceOptions):
         default_text=f"{options.LANGUAGE_MODEL}, or the only one that the server has",
     )
     model_version: str | None = like("model_version", SystemOptions)
+    framework_name: str | None = like("framework_name", SystemOptions, variable=None)
     gpu: bool = like("gpu", SystemOptions)
     gpu_device_id: int = like("gpu_device_id", SystemOptions)
     threads: int | None = like(
         "threads", SystemOptions, default_text=f"OMP_NUM_THREADS, else the cores but {options.SPARE_CORES}"
     )
-    dtype: Precision | None = like("dtype", SystemOptions)  # noqa: RUF009 - a field
+    dtype: Enum | None = like("dtype", SystemOptions)  # noqa: RUF009 - a field
     max_batch_size: int = declared(1, "Most requests in a step in this process.", "N", within=COUNT)
     endpoint: str = declared(
         CHAT,

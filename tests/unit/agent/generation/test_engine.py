@@ -77,9 +77,13 @@ class Recital:
 
 @contextmanager
 def engine_of(model: Recital, **options: int) -> Iterator[Engine]:
-    with closing(Engine(model, ByteTokenizer(), "Recital", **options)) as engine:
+    freed = threading.Event()
+    with closing(Engine(model, ByteTokenizer(), "Recital", **options, on_closed=freed.set)) as engine:
         yield engine
+    assert engine.wait_closed(WAIT_S)
     assert model.closed
+    assert freed.is_set()
+    assert not engine.is_alive
 
 
 def request(prompt: str = "a", **fields: Any) -> tuple[tuple[int, ...], GenerationParameters]:
@@ -292,12 +296,11 @@ def test_closing_ends_what_runs_and_what_waits() -> None:
     for each in received:
         engine.submit(*request(), each)
     assert model.entered.wait(WAIT_S)
-    closing = threading.Thread(target=engine.close)
-    closing.start()
-    while not engine._is_closed:
-        pass
+    assert engine.busy_ns > 0
+    engine.close()
+    assert not engine.wait_closed(0.01)  # during a step
     model.gate.set()
-    closing.join(WAIT_S)
+    assert engine.wait_closed(WAIT_S)
     assert [type(each.pieces[-1].error) for each in received] == [AgentError, AgentError]
     with pytest.raises(AgentError, match="is closed"):
         engine.submit(*request(), Received())
@@ -314,12 +317,14 @@ def test_times_add_up_to_what_the_clock_says() -> None:
 
 def test_each_step_counts_once_for_each_request_in_it() -> None:
     model = Recital("abcdefgh")
+    model.gate.clear()
     with engine_of(model, max_batch_size=3) as engine:
         received = [Received() for _ in range(8)]
         begun = [
             engine.submit(*request(max_tokens=1 + 2 * (number % 4)), each)
             for number, each in enumerate(received)
         ]
+        model.gate.set()
         assert [len(each.text()) for each in received] == [1, 3, 5, 7] * 2
     times = [list(zip(*each.times_ns, strict=True)) for each in begun]
     assert [len(each) for each in times] == [len(each.tokens) for each in begun]
