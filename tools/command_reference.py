@@ -18,11 +18,17 @@ import click
 
 from inferometer.client.cli.command import database_options, grouped, is_global, tls_options
 from inferometer.client.cli.main import PROGRAM, cli
-from inferometer.client.cli.options import dataset_options, system_options, system_options_beside
+from inferometer.client.cli.options import (
+    dataset_options,
+    request_options,
+    system_options,
+    system_options_beside,
+)
 from inferometer.client.cli.output import destination_options, output_options, printing_options
 from inferometer.client.commands.bench import data_options, model_options, result_options, training_options
 from inferometer.client.commands.evaluation import filter_options
 from inferometer.client.commands.predict import evaluation_options, load_options, tuning_options
+from inferometer.evaluators.kinds.generation.request import GenerationRequest
 from inferometer.evaluators.kinds.tuning.request import TuningRequest
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "commands.md"
@@ -42,6 +48,9 @@ _SHARED = {
     "benchmark result options": result_options,
     "evaluation options": evaluation_options,
     "load options": load_options,
+    "generation options": request_options(
+        GenerationRequest, ("concurrency", "think_time_s", "replay", "duration_s", "max_queries")
+    ),
     "tuning options": tuning_options,
     "system options": system_options,
     "system options but threads and dtype": system_options_beside(TuningRequest),

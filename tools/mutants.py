@@ -128,8 +128,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a closed loop has one query more in flight",
         "evaluators/load/load_session.py",
-        "if log.waiting < loop.concurrency:",
-        "if log.waiting <= loop.concurrency:",
+        "for user in range(loop.concurrency):",
+        "for user in range(loop.concurrency + 1):",
         ("tests/unit/evaluators/load/test_closed_loop.py",),
     ),
     Mutant(

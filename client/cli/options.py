@@ -42,8 +42,10 @@ publication_options = options(
 """Adds ``publish`` and ``require_stable``."""
 
 
-_OF_A_MODEL = ("agent", "model_name", "model_version", "framework_name", "gpu", "gpu_device_id")
-_PROMPTS = ("prompts", "prompt_tokens", "output_tokens")
+_OF_A_MODEL = (
+    *("agent", "model_name", "model_version", "framework_name"),
+    *("gpu", "gpu_device_id", "threads", "dtype"),
+)
 
 
 def request_options(
@@ -59,13 +61,16 @@ def request_options(
     plural parameters. The heading of a measurement is above no model or inputs.
     """
     chosen = [each for each in options_of(request) if each.name not in but]
-    above = dict.fromkeys((*_PROMPTS, *(each.name for each in options_of(DatasetOptions))), DATA)
+    above = dict.fromkeys((each.name for each in options_of(DatasetOptions)), DATA)
     above |= dict.fromkeys(_OF_A_MODEL, MODEL)
     above |= dict.fromkeys(("tracer_address", "trace_url", "trace_sample"), OUTPUT)
     above = above if heading == MEASUREMENT else {}
     return options(
         *(
-            options(_option(each, each.name in several), heading=above.get(each.name, heading))
+            options(
+                _option(each, each.name in several),
+                heading=each.declared.heading or above.get(each.name, heading),
+            )
             for each in chosen
             if only is None or each.name in only
         )

@@ -34,6 +34,7 @@ from inferometer.client.api.invocation import Invocation
 from inferometer.client.cli.command import (
     COUNT,
     FILE,
+    MODEL,
     NOT_NEGATIVE,
     PORT,
     POSITIVE,
@@ -164,24 +165,27 @@ model_options = options(
         help="Versions over the Open Inference Protocol of each model, or of one: all, latest:N or "
         "specific:V,V; repeat the option for several models.  [default: all]",
     ),
-    boolean("--gpu", "--use_gpu", help="Run models on the GPU if the client names no device."),
-    option("--gpu_device_id", type=WHOLE_NUMBER, default=0, metavar="N", help="Index of the GPU."),
-    request_options(SystemOptions, only=("dtype",), heading="Models and batching"),
-    option(
-        "--threads",
-        type=COUNT,
-        metavar="N",
-        help="CPU threads per operator if the client names no number.  "
-        "[default: OMP_NUM_THREADS, else the cores divided by the instances and workers]",
+    options(
+        boolean("--gpu", "--use_gpu", help="Run models on the GPU if the client names no device."),
+        option("--gpu_device_id", type=WHOLE_NUMBER, default=0, metavar="N", help="Index of the GPU."),
+        request_options(SystemOptions, only=("dtype",), heading=MODEL),
+        option(
+            "--threads",
+            type=COUNT,
+            metavar="N",
+            help="CPU threads per operator if the client names no number.  "
+            "[default: OMP_NUM_THREADS, else the cores divided by the instances and workers]",
+        ),
+        allocator_option(),
+        option(
+            "--weights",
+            type=WEIGHTS,
+            default=Weights.PRETRAINED.value,
+            help="Weights of models that no client has loaded otherwise.",
+        ),
+        option("--seed", type=SEED, default=0, metavar="N", help="Seed of random weights."),
+        heading=MODEL,
     ),
-    allocator_option(),
-    option(
-        "--weights",
-        type=WEIGHTS,
-        default=Weights.PRETRAINED.value,
-        help="Weights of models that no client has loaded otherwise.",
-    ),
-    option("--seed", type=SEED, default=0, metavar="N", help="Seed of random weights."),
     heading="Models and batching",
 )
 """Adds to a command the options that ``take_serving`` reads."""

@@ -157,6 +157,7 @@ class Declared:
         made: Converts a string to the value, or raises ConfigurationError; None keeps the string.
         front_default: The default of front ends; ``...`` for the default of the request's field.
         tasks: The tasks that have the option; empty for all.
+        heading: The heading above it in a long help; empty for that of its request.
     """
 
     help: str
@@ -173,6 +174,7 @@ class Declared:
     made: Callable[[str], Any] | None = None
     front_default: Any = ...
     tasks: tuple[str, ...] = ()
+    heading: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +336,7 @@ def check_value(name: str, value: Any, kind: str, within: Range | None = None) -
     if within is not None and kind.startswith("tuple["):
         for number in value:
             check_value(name, number, kind[len("tuple[") :].partition(",")[0], within)
-    elif within is not None:
+    elif within is not None and not isinstance(value, str):
         check_number(name, value, within)
 
 
@@ -358,16 +360,18 @@ def spoken(name: str) -> str:
     return name.removesuffix("_s")
 
 
-_NUMBERS = ("int", "float")
+_NUMBERS = ("int", "float", "int | str")
 _TYPES: Mapping[str, Any] = {
     "int": Integral,
     "float": Real,
+    "int | str": (Integral, str),
     "bool": bool,
     "str": str,
     "Path": os.PathLike | str,
 }
 _ARTICLES = {
     "int": "a whole number",
+    "int | str": "a whole number or text",
     "float": "a number",
     "bool": "True or False",
     "str": "text",
@@ -378,4 +382,4 @@ _ARTICLES = {
 def _kind_of(each: Field[Any]) -> str:
     """Returns the option type of a field; postponed annotations are strings."""
     name = each.type if isinstance(each.type, str) else each.type.__name__
-    return name.partition(" | ")[0]
+    return "int | str" if name.startswith("int | str") else name.partition(" | ")[0]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import groupby
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
@@ -410,3 +411,10 @@ def drawn(plot: Plot[Any], report: Report[Any], evaluation: Evaluation[M]) -> It
     drawing = plot.draw([evaluation], list(report.rows([evaluation])))
     if drawing is not None:
         yield drawing
+
+
+def apart(drawing: Drawing) -> Iterator[Drawing]:
+    """Yields the charts under the first heading, and those under each further one as a drawing of its own."""
+    for number, (name, charts) in enumerate(groupby(drawing.charts, lambda chart: chart.heading.name)):
+        title, notes = (name, ()) if number else (drawing.title, drawing.notes)
+        yield replace(drawing, title=title, charts=tuple(charts), notes=notes)

@@ -34,6 +34,7 @@ _BUILT_IN: Mapping[str, str] = MappingProxyType(
         "memory": f"{_HERE}memory.kind:MemoryKind",
         "tuning": f"{_HERE}tuning.kind:TuningKind",
         "generation": f"{_HERE}generation.kind:GenerationKind",
+        "generation_search": f"{_HERE}generation.kind:GenerationSearchKind",
     }
 )
 

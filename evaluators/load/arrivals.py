@@ -10,10 +10,10 @@ import hashlib
 import io
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ _LONGEST_S = 7 * 24 * 3600.0
 _MOST_QUERIES = 100_000_000
 _BLOCK = 4096
 _BISECTIONS = 40
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,23 +275,34 @@ def arrival_process(text: str) -> ArrivalProcess:
     Raises:
         ConfigurationError: The name is unknown, or a parameter is invalid.
     """
+    return of_text(text, ARRIVALS, "arrival", "process")
+
+
+def of_text(text: str, kinds: Mapping[str, Callable[..., T]], what: str, noun: str) -> T:
+    """Returns what a text such as ``gamma:cv=3`` describes: one of the dataclasses, whose fields are numbers.
+
+    ``what`` is the option that has the text, and ``noun`` what it chooses, for messages. Raises
+    ConfigurationError if the name is unknown, or a parameter is missing, unknown or no finite number.
+    """
     name, _, given = text.strip().partition(":")
-    kind = ARRIVALS.get(name.strip().casefold())
+    kind = kinds.get(name.strip().casefold())
     if kind is None:
-        raise ConfigurationError(f'unknown arrival process "{name}"; {suggestion(name, ARRIVALS)}')
+        raise ConfigurationError(f'unknown {what} {noun} "{name}"; {suggestion(name, kinds)}')
     values: dict[str, float] = {}
-    known = [field.name for field in fields(kind)]  # type: ignore[arg-type] # each is a dataclass
+    known = {field.name: field.default for field in fields(kind)}  # type: ignore[arg-type] # each is a dataclass
     for item in filter(None, given.split(",")):
         key, _, value = (part.strip() for part in item.partition("="))
         if key not in known:
             allowed = f"it has {', '.join(known)}" if known else "it has none"
-            raise ConfigurationError(f'arrival {name}: unknown parameter "{key}"; {allowed}')
+            raise ConfigurationError(f'{what} {name}: unknown parameter "{key}"; {allowed}')
         try:
             values[key] = float(value)
         except ValueError:
-            raise ConfigurationError(f'arrival {name}: {key} is "{value}"; it must be a number') from None
+            raise ConfigurationError(f'{what} {name}: {key} is "{value}"; it must be a number') from None
         if not math.isfinite(values[key]):
-            raise ConfigurationError(f"arrival {name}: {key} is {value}; it must be finite")
+            raise ConfigurationError(f"{what} {name}: {key} is {value}; it must be finite")
+    if missing := [key for key, default in known.items() if default is MISSING and key not in values]:
+        raise ConfigurationError(f"{what} {name}: give {' and '.join(missing)}")
     return kind(**values)
 
 
@@ -342,9 +354,14 @@ class Schedule:
             raise ConfigurationError(
                 f"schedule {path}: offset {number} comes before the one above it; sort them"
             )
-        span_ns = int(offsets[-1] - offsets[0])
-        rate = (len(offsets) - 1) * _NS_PER_S / span_ns if span_ns else float(len(offsets))
-        return cls(offsets, f"file {path.name}", rate)
+        return cls.given(offsets, f"file {path.name}")
+
+    @classmethod
+    def given(cls, offsets_ns: NDArray[np.int64], source: str) -> Schedule:
+        """Returns the schedule of given offsets, of which there is at least one; the rate is their mean."""
+        span_ns = int(offsets_ns[-1] - offsets_ns[0])
+        rate = (len(offsets_ns) - 1) * _NS_PER_S / span_ns if span_ns else float(len(offsets_ns))
+        return cls(offsets_ns, source, rate)
 
     def text(self) -> str:
         """Returns the schedule as the content of a file, from which ``read`` recovers the same offsets."""

@@ -7,10 +7,12 @@ run, and their traces are recorded after it.
 
 from __future__ import annotations
 
+import heapq
 import math
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,6 +29,7 @@ from inferometer.evaluators.load.issuer import (
     counted,
     drain,
     frozen_heap,
+    prompt_timers,
     run_open_loop,
     run_together,
 )
@@ -151,15 +154,20 @@ def check_load(rate_qps: float, ceiling_qps: float = 0.0) -> float:
 
 
 MAX_CONCURRENCY = 10_000
+_SPIN_NS = 100_000
+"""How long before a user's next query is due the loop stops sleeping, because it would wake too late."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedLoop:
-    """A load without a schedule: a fixed number of queries in flight.
+    """A load without a schedule: a fixed number of users, who wait for an answer before the next query.
 
     Attributes:
-        concurrency: The number of queries in flight.
+        concurrency: The number of users, and of queries in flight if users do not think.
         extent: The length of the load: its duration and number of queries.
+        think_s: The time from the end of a query until the next one of its user is due, in seconds.
+        follow: Prepares the next query of a user after the one with this number, which is negative before
+            the first, and returns what submits it by its own number; None for ``QueryTarget.submit``.
 
     Raises:
         ConfigurationError: The concurrency is out of range.
@@ -167,6 +175,8 @@ class ClosedLoop:
 
     concurrency: int
     extent: Extent
+    think_s: float = 0.0
+    follow: Callable[[int], Callable[[int], None]] | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.concurrency <= MAX_CONCURRENCY:
@@ -174,7 +184,8 @@ class ClosedLoop:
 
     def __str__(self) -> str:
         """Returns the text that stands for it in place of an arrival process."""
-        return f"closed loop, {self.concurrency} in flight"
+        thinks = f"users who think for {self.think_s:g} s" if self.think_s else "in flight"
+        return f"closed loop, {self.concurrency} {thinks}"
 
 
 def run_closed_loop(
@@ -187,9 +198,10 @@ def run_closed_loop(
 ) -> LoadRun:
     """Keeps queries in flight, and waits for the last answers.
 
-    A query is due when it is sent, so there is no lag, and a slow answer delays later queries: the latency is
-    that of a number of users who wait for each answer, not that at a given rate. A query that fails or times
-    out makes room for the next. No backlog can grow; all other rules are as in ``issuer.run_open_loop``.
+    A query is due when it is sent, so there is no lag; if users think, it is due so long after the one before
+    ended. A slow answer delays later queries: the latency is that of a number of users who wait for each
+    answer, not that at a given rate. A query that fails or times out makes room for the next. No backlog can
+    grow; all other rules are as in ``issuer.run_open_loop``.
 
     Args:
         target: The system under test.
@@ -200,7 +212,7 @@ def run_closed_loop(
     """
     extent, schedule = loop.extent, Schedule(np.empty(0, np.int64), str(loop), 0.0)
     log = _WakingLog(schedule, clock())
-    with frozen_heap():
+    with frozen_heap(), prompt_timers():
         target.begin(log)
         try:
             log.begin(clock())
@@ -222,39 +234,63 @@ def _issue(
     sleep: Callable[[float], object],
 ) -> Stop:
     """Sends queries until enough have been sent or the run must stop."""
-    extent = loop.extent
+    extent, think_ns, follow = loop.extent, round(loop.think_s * _NS_PER_S), loop.follow
     least_ns = extent.min_duration_s * _NS_PER_S
     most_ns = float("inf") if extent.max_duration_s is None else extent.max_duration_s * _NS_PER_S
+    in_flight, users = set[int](), list[tuple[int, int, Callable[[int], None]]]()
+
+    def next_of(query: int, due_ns: int) -> None:
+        heapq.heappush(users, (due_ns, query, target.submit if follow is None else follow(query)))
+
+    for user in range(loop.concurrency):
+        next_of(-1 - user, log.began_ns)
     while True:
         now_ns = clock()
         elapsed_ns = now_ns - log.began_ns
         if (log.sent_count >= extent.min_queries and elapsed_ns >= least_ns) or elapsed_ns >= most_ns:
             return Stop.COMPLETE
-        if now_ns >= watch.next_ns and (stop := watch.look(now_ns)):
-            return stop
+        if now_ns >= watch.next_ns:
+            if stop := watch.look(now_ns):
+                return stop
+            log.ended.extend((query, now_ns) for query in in_flight if log.has_timed_out(query))
         log.done.clear()
-        if log.waiting < loop.concurrency:
-            target.submit(log.sent_unscheduled(clock()))
+        while log.ended:
+            query, done_ns = log.ended.popleft()
+            if query in in_flight:  # it may have been told twice
+                in_flight.remove(query)
+                next_of(query, done_ns + think_ns)
+        if users and users[0][0] <= now_ns:
+            due_ns, _, submit = heapq.heappop(users)
+            query = log.sent_unscheduled(clock(), due_ns if think_ns else None)
+            in_flight.add(query)
+            submit(query)
         else:
-            sleep(max(0, watch.next_ns - now_ns) / _NS_PER_S)
+            wake_ns = min([watch.next_ns, *(due_ns - _SPIN_NS for due_ns, _, _ in users[:1])])
+            sleep(max(0, wake_ns - now_ns) / _NS_PER_S)
 
 
 class _WakingLog(QueryLog):
-    """A log that wakes the sending thread when a query is done."""
+    """A log that wakes the sending thread when a query is done; ``ended`` has its number, and when."""
 
     def __init__(self, schedule: Schedule, began_ns: int) -> None:
         super().__init__(schedule, began_ns)
-        self.done = threading.Event()
+        self.done, self.ended = threading.Event(), deque[tuple[int, int]]()
 
     def answered(self, query: int, done_ns: int, **times: int) -> None:
         """Records an answer."""
         super().answered(query, done_ns, **times)
+        self.ended.append((query, done_ns))
         self.done.set()
 
     def failed(self, query: int, done_ns: int, reason: str) -> None:
         """Records a failure."""
         super().failed(query, done_ns, reason)
+        self.ended.append((query, done_ns))
         self.done.set()
+
+    def has_timed_out(self, query: int) -> bool:
+        """Returns whether a query has been given up."""
+        return bool(self._all.outcome[query] == Outcome.TIMED_OUT)
 
 
 _BITS = 32

@@ -37,17 +37,19 @@ class LocalGeneration:
     """A language model in this process; satisfies ``streams.GenerationSystem``. Owns the engine."""
 
     def __init__(self, engine: Engine, description: SystemDescription) -> None:
-        self._engine = engine
-        self._description = description
+        self.engine = engine
+        """The model, which this owns."""
+        self.description = description
+        """The model, and the system that runs it."""
 
     def ask(self, prompt: Prompt) -> Answer:
         """Generates one whole answer; raises InputError if the model refuses the prompt or fails."""
         with closing(self.target([prompt], timeout_s=threading.TIMEOUT_MAX, text=True)) as target:
             target.submit(0)
             target.end(threading.TIMEOUT_MAX)
-            [answer] = target.answers(1)
+            answer = target.answer(0)
         if answer.error:
-            raise InputError(f"model {self._engine.name}: {answer.error}")
+            raise InputError(f"model {self.engine.name}: {answer.error}")
         return answer
 
     def encode(self, prompt: Prompt) -> Asked:
@@ -55,9 +57,9 @@ class LocalGeneration:
         content, most = prompt.content, prompt.output_tokens
         if prompt.chat:
             messages = [{"role": "user", "content": content}] if isinstance(content, str) else content
-            tokens = self._engine.encode(list(map(_message, messages)))
+            tokens = self.engine.encode(list(map(_message, messages)))
         else:
-            tokens = self._engine.encode(str(content))
+            tokens = self.engine.encode(str(content))
         return tokens, (_Chat if prompt.chat else GenerationParameters)(
             max_tokens=most,
             temperature=prompt.temperature,
@@ -68,13 +70,12 @@ class LocalGeneration:
 
     def target(self, prompts: Sequence[Prompt], *, timeout_s: float, text: bool) -> LocalStreams:
         """Returns a target whose query n asks prompt n modulo their number; see ``GenerationSystem``."""
-        requests = list(map(self.encode, prompts))
-        return LocalStreams(self._engine, self._description, requests, timeout_s, text=text)
+        return LocalStreams(self, list(map(self.encode, prompts)), timeout_s, text=text)
 
     def close(self) -> None:
         """Frees the model, for which it waits for two seconds; calling it again does nothing."""
-        self._engine.close()
-        self._engine.wait_closed(_LEAVING_S)
+        self.engine.close()
+        self.engine.wait_closed(_LEAVING_S)
 
 
 def _message(given: Mapping[str, Any]) -> dict[str, str]:
@@ -103,8 +104,7 @@ class LocalStreams:
     interpreter switches threads every 0.1 ms, so that the thread that sends the queries gets its turn.
 
     Args:
-        engine: The model, which the target does not close.
-        description: The model, and the system that runs it.
+        system: The model, which the target does not close.
         requests: What the queries ask, in turn.
         timeout_s: How long an answer may take before its request is dropped, as a server drops a lost one.
         text: Whether answers keep their text.
@@ -113,16 +113,10 @@ class LocalStreams:
     in_process = True
 
     def __init__(
-        self,
-        engine: Engine,
-        description: SystemDescription,
-        requests: Sequence[Asked],
-        timeout_s: float,
-        *,
-        text: bool,
+        self, system: LocalGeneration, requests: Sequence[Asked], timeout_s: float, *, text: bool
     ) -> None:
-        self.description = description
-        self._engine, self._requests, self._text = engine, requests, text
+        self.description = system.description
+        self._system, self._requests, self._text = system, requests, text
         self._timeout_ns = round((timeout_s + _GRACE_S) * 1e9)
         self._changed = threading.Condition()
         self._streams: dict[int, _Stream] = {}  # all of the run
@@ -139,15 +133,15 @@ class LocalStreams:
         self._log, self._streams = answers, {}
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
 
-    def submit(self, query: int) -> None:
-        """Begins a query's request, which fails if the engine refuses it."""
+    def submit(self, query: int, own: Prompt | None = None) -> None:
+        """Begins a query's request, which fails if the engine refuses it; see ``StreamTarget``."""
         stream = _Stream(time.perf_counter_ns())
         with self._changed:
             self._drop_late(stream.began_ns)
             self._streams[query] = self._open[query] = stream
-            asked = self._requests[query % len(self._requests)]
             try:
-                stream.generation = self._engine.submit(*asked, partial(self._receive, query, stream))
+                asked = self._system.encode(own) if own else self._requests[query % len(self._requests)]
+                stream.generation = self._system.engine.submit(*asked, partial(self._receive, query, stream))
             except InferometerError as error:
                 self._settle(query, time.perf_counter_ns(), one_line(error))
 
@@ -199,15 +193,19 @@ class LocalStreams:
             self._open, self._log = {}, None
         sys.setswitchinterval(self._interval_s)
 
-    def answers(self, count: int) -> Sequence[Answer]:
-        """Returns the answers to the first ``count`` queries of the last run; see ``StreamTarget``."""
-        return [self._streams[n].answer if n in self._streams else Answer() for n in range(count)]
+    def answer(self, query: int) -> Answer:
+        """Returns the answer to a query of the last run; see ``StreamTarget``."""
+        return self._streams[query].answer if query in self._streams else Answer()
 
     def record(self, query: int, scope: TraceScope, ended_ns: int) -> None:
         """Records the spans of a query's request; see ``load_session.RecordingTarget``."""
         generation = self._streams[query].generation
         if generation is not None:  # else the engine refused the request
-            generation.record(scope, self._engine.name, None, ended_ns)
+            generation.record(scope, self._system.engine.name, None, ended_ns)
+
+    def skip(self, count: int) -> None:
+        """Lets the next runs begin with a later prompt; see ``StreamTarget``."""
+        self._requests = [*self._requests[count:], *self._requests[:count]]
 
     def close(self) -> None:
         """Cancels the requests in progress; calling it again does nothing."""

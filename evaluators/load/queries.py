@@ -198,8 +198,11 @@ class QueryLog:
             self._all.outcome[query] = _WAITING
             self.sent_count += 1
 
-    def sent_unscheduled(self, now_ns: int) -> int:
-        """Logs that a query that is due now is about to be sent; returns its number."""
+    def sent_unscheduled(self, now_ns: int, due_ns: int | None = None) -> int:
+        """Logs that a query, which is due now or was then, is about to be sent; returns its number.
+
+        Due times ascend, so one that is before that of the query before becomes the same.
+        """
         with self._lock:
             query = self.sent_count
             if query == len(known := self._all):
@@ -207,6 +210,9 @@ class QueryLog:
                 columns = {n: np.concatenate([getattr(known, n), getattr(more, n)]) for n in QUERY_COLUMNS}
                 self._all = Queries(**columns, repeated=0)
             self._all.scheduled_ns[query] = self._all.sent_ns[query] = now_ns - self.began_ns
+            if due_ns is not None:
+                before_ns = self._all.scheduled_ns[query - 1] if query else 0
+                self._all.scheduled_ns[query] = max(due_ns - self.began_ns, before_ns)
             self._all.outcome[query] = _WAITING
             self.sent_count += 1
             return query

@@ -29,18 +29,20 @@ _MOST_FAILURES = 3
 _MOST_PAGE_BYTES = 8 * 1024 * 1024
 COUNTERS = frozenset(
     {"requests", "success_ns", "queue_ns", "input_ns", "infer_ns", "output_ns"}
-    | {"inferences", "executions", "cpu_ns"}
+    | {"inferences", "executions", "cpu_ns", "prefix_tokens", "prefix_hits"}
 )
 """The figures that only grow while a server runs; the others are levels.
 
 ``requests`` counts the answered requests; the times add up what each of them took: ``success_ns`` in the
 server as a whole, ``queue_ns`` until its batch began, ``input_ns`` and ``output_ns`` to assemble and to split
 its batch, and ``infer_ns`` in the model. ``inferences`` counts inputs, ``executions`` batches.
+``prefix_tokens`` counts the tokens that were looked up in a cache of prefixes, ``prefix_hits`` those found.
 """
 _DERIVED = {
     "queue_length": ("queue_ns", ""),
     "in_flight": ("success_ns", ""),
     "batch_size": ("inferences", "executions"),
+    "prefix_hit_share": ("prefix_hits", "prefix_tokens"),
     "cpu_cores": ("cpu_ns", ""),
 }
 """Levels between two readings, as the growth of one counter over that of another, or over the time.
@@ -199,6 +201,8 @@ _METRICS: Mapping[str, str] = {
     "queue_length": "inferometer_queue_requests nv_inference_pending_request_count vllm:num_requests_waiting",
     "in_flight": "inferometer_requests_in_flight vllm:num_requests_running",
     "cache_use": "vllm:kv_cache_usage_perc vllm:gpu_cache_usage_perc",  # a version has one of the two
+    "prefix_tokens": "vllm:prefix_cache_queries_total",
+    "prefix_hits": "vllm:prefix_cache_hits_total",
     "gpu_use": "inferometer_gpu_utilization_ratio nv_gpu_utilization",
     "gpu_memory_bytes": "inferometer_gpu_memory_used_bytes nv_gpu_memory_used_bytes",
     "host_cpu_use": "nv_cpu_utilization",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import accumulate
 from typing import Any, Protocol
 
 import numpy as np
@@ -81,6 +82,15 @@ class Answer:
     text: str = ""
     id: str = ""
     model: str = ""
+
+    @property
+    def visible(self) -> str:
+        """The text without reasoning and calls of tools."""
+        ends = accumulate(size for _, _, size in self.chunks)
+        pieces = zip(self.chunks, ends, strict=True)
+        return "".join(
+            self.text[end - size : end] for (_, kind, size), end in pieces if kind == ChunkKind.TEXT
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -204,8 +214,16 @@ _REQUESTS_IN_PART = 5_000
 class StreamTarget(LoadTarget, Protocol):
     """A load target whose answers arrive in pieces."""
 
-    def answers(self, count: int) -> Sequence[Answer]:
-        """Returns the answers to the first ``count`` queries of the last run, as far as they arrived."""
+    def submit(self, query: int, own: Prompt | None = None) -> None:
+        """Sends a query, which asks the prompt in turn or one of its own; see ``QueryTarget``."""
+        ...
+
+    def answer(self, query: int) -> Answer:
+        """Returns the answer to a query of the last run, as far as it arrived."""
+        ...
+
+    def skip(self, count: int) -> None:
+        """Lets the queries of the next runs ask ``count`` prompts later, less than their number."""
         ...
 
 

@@ -10,7 +10,9 @@ import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -65,6 +67,89 @@ def test_a_served_model_is_measured_stored_and_told(agent: Agent, tmp_path: Path
     text = "".join(gzip.decompress(base64.b64decode(part)).decode() for part in parts)
     assert f"agent measure generation {at(server)} " in text
     assert "Time to first token and per token" in text
+
+
+@pytest.mark.real_time
+def test_a_search_finds_the_rate_that_a_server_can_serve(agent: Agent) -> None:
+    """The server serves one request at a time; at even gaps, its queue grows above 1 / (its own time)."""
+    load = ("--arrival=constant", "--rate=20", "--output_tokens=6", "--time_budget=10", "--min_duration=0.5")
+    bounds = ("--ttft_bound=150", "--tpot_bound=100", "--percentile=90", "--warmup=1")
+    with serving(first_ms=15, token_ms=2, parallel=1) as server:
+        found = agent("measure", "generation_search", at(server), *load, *bounds)
+        asked = [sent for sent in server.sent() if sent.tokens == 6]
+
+    served_ms = [(sent.last_ns - sent.turn_ns) / 1e6 for sent in asked]
+    prompts = Counter(sent.body["messages"][0]["content"] for sent in asked)
+    assert len(prompts) >= min(len(asked), 1024) - 2  # but for the trial and the warm-up, none is repeated
+
+    assert found.code in {0, INVALID}, found.stderr
+    rows = {row["bounded"]: row for row in agent("info", "evaluation", "generation_search", "-f", "csv").rows}
+    assert rows.keys() == {"TTFT", "TPOT"}
+    assert {row["limited_by"] for row in rows.values()} == {"TTFT"}
+    low, high = (float(rows["TPOT"][f"max_qps_{end}"]) for end in ("low", "high"))
+    assert 0.85 * low <= 1e3 / median(served_ms) <= 1.15 * high
+    assert high < 4 * low
+    assert rows["TPOT"]["own_max_qps_high"] == ""  # all rates kept it
+    identity = rows["TPOT"]["id"]
+    document = json.loads(agent("info", "evaluation", "show", identity, "-f", "json").stdout)["load"]
+    assert len(document["probes"]) == int(rows["TPOT"]["probes"])
+    assert document["probes"][0]["latency_ms_p50"] == pytest.approx(2, rel=0.5)
+
+
+def test_the_series_of_the_server_are_kept_beside_the_requests(agent: Agent, tmp_path: Path) -> None:
+    load = ("--concurrency=3", "--max_queries=12", "--output_tokens=5", "--server_statistics_hz=20")
+    with serving(first_ms=20, token_ms=5, parallel=1) as server:
+        found = agent(*MEASURE, at(server), *load, f"--metrics_url=http://{server.address}/metrics")
+        missing = agent(*MEASURE, at(server), *load, f"--metrics_url=http://{server.address}/stats")
+
+    assert found.code == 0, found.stderr
+    agent(
+        "info", "evaluation", "generation", f"--id={found.figure('evaluation')}", f"--plot={tmp_path}/x.svg"
+    )
+    drawn = (tmp_path / "x.svg").read_text(encoding="utf-8")
+    assert re.search(r"in flight, mean [01](\.\d+)?, most 1", drawn)
+    assert re.search(r"queue length, mean [012](\.\d+)?, most 2", drawn)
+    assert "The requests during this run" in drawn
+    assert "statistics of the server are missing: metrics at http" in missing.stderr
+    wrong = agent(*MEASURE, "--metrics_url=host:8002", "--publish=false")
+    assert wrong.error.endswith('metrics_url "host:8002" is not http://HOST:PORT/metrics')
+
+
+def test_a_search_in_this_process_is_plausible() -> None:
+    given = {"ttft_bound_ms": 300.0, "e2e_bound_ms": 400.0, "percentile": 50.0, "time_budget_s": 6.0}
+    more = {"rate_qps": 20.0, "min_duration_s": 0.5, "output_tokens": 4, "warm_up_queries": 1}
+    found = inferometer.measure_group("generation_search", publish=False, **given, **more)
+
+    assert [each.measurement.name for each in found] == ["TTFT", "e2e"]
+    assert len({each.group_id for each in found}) == 1
+    one, other = (each.measurement for each in found)
+    assert one.answer == other.answer
+    assert one.answer.rate_qps > 5
+    for first, whole in zip(one.probes, other.probes, strict=True):
+        assert first.checksum == whole.checksum
+        assert (first.queries.latency_ns <= whole.queries.latency_ns).all()
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "options", "error"),
+    [
+        ({}, (), "a search needs a bound; give ttft_bound, tpot_bound or e2e_bound"),
+        ({}, ("--ttft_bound=50", "--concurrency=2"), "--concurrency"),
+        ({}, ("--ttft_bound=50", "--arrival=ramp"), "arrival ramp has no steady rate to search for"),
+        ({}, ("--ttft_bound=50", "--time_budget=1"), "it must be at least 8.4 s"),
+        ({}, ("--ttft_bound=50", "--percentile=100"), "percentile"),
+        ({"usage": False}, ("--tpot_bound=5",), "tpot_bound: the server does not tell how many tokens"),
+        ({"breaks": "503"}, ("--ttft_bound=50", "--prompt_tokens=9"), "is not available"),
+    ],
+)
+def test_what_cannot_be_searched_for_is_told_in_a_line(
+    agent: Agent, behaviour: dict[str, object], options: tuple[str, ...], error: str
+) -> None:
+    with serving(**behaviour) as server:
+        found = agent("measure", "generation_search", at(server), *options, "--publish=false")
+
+    assert found.code != 0
+    assert error in found.stderr.splitlines()[-1], found.stderr
 
 
 @pytest.mark.parametrize(
@@ -137,7 +222,7 @@ def test_a_server_that_repeats_its_key_does_not_reveal_it(agent: Agent, breaks: 
         ({"key": "sesame"}, (), "refuses the key: Incorrect API key provided; give it with --secret_file"),
         ({"key": "sesame"}, ("--secret=wrong",), "refuses the key: Incorrect API key provided"),
         ({"breaks": "error", "breaks_after": 0}, (), "the stream has an error: the engine has died"),
-        ({}, ("--prompt_tokens=3",), "prompt_tokens is 3, but a prompt of one word already has 5"),
+        ({}, ("--prompt_tokens=3",), "a prompt is to have 3 tokens, but one of a single word already has 5"),
         ({}, ("--prompts=missing.jsonl",), "missing.jsonl"),
         (
             {},

@@ -142,6 +142,8 @@ class _Connection(asyncio.Protocol):
         elif call in ("GET /v1/models", "GET /health"):
             models = {"object": "list", "data": [{"id": each, "object": "model"} for each in how.models]}
             self._transport.write(_document(200, models))
+        elif call == "GET /metrics":
+            self._transport.write(self._server.metrics())
         elif call not in ("POST /v1/chat/completions", "POST /v1/completions"):
             self._refuse(404, f"no {call} here")
         elif asked.get("model") not in how.models:
@@ -149,12 +151,14 @@ class _Connection(asyncio.Protocol):
         else:
             sent = Sent(received_ns, asked)
             stream = _Stream(how, self._transport, sent, "chat" in call)
+            self._server.asked += 1
             try:
                 async with self._server.turns:
                     sent.turn_ns = time.perf_counter_ns()
                     await stream.answer(*self._server.turn())
             except asyncio.CancelledError:
                 sent.end = "left"
+            self._server.asked -= 1
             self._server.kept.append(sent)
 
     def _refuse(self, status, message):
@@ -283,6 +287,18 @@ class _Server:
         self.how, self.kept = how, []
         self.turns = asyncio.Semaphore(how.parallel or sys.maxsize)
         self._random, self._count = random.Random(how.seed), 0
+        self.asked = 0  # requests that wait or are answered
+
+    def metrics(self) -> bytes:
+        """The page of metrics, as vLLM has it."""
+        running = min(self.asked, self.how.parallel or self.asked)
+        values = {"num_requests_running": running, "num_requests_waiting": self.asked - running}
+        lines = [
+            f'vllm:{name}{{model_name="{self.how.models[0]}"}} {value}\n' for name, value in values.items()
+        ]
+        content = "".join(lines).encode()
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {len(content)}\r\n\r\n"
+        return head.encode() + content
 
     def turn(self) -> tuple[int, float, float]:
         """Which request it is, from 1; its first time and that of a token, in milliseconds."""

@@ -409,7 +409,7 @@ def answered(system: GenerationSystem, prompts: list[Prompt]) -> list[Answer]:
     with closing(target):
         loop = ClosedLoop(2, Extent(0.0, len(prompts), None))
         run_closed_loop(target, loop, RunLimits(WAIT_S * 1e3))
-        return list(target.answers(len(prompts)))
+        return [target.answer(n) for n in range(len(prompts))]
 
 
 def test_an_answer_in_process_is_the_served_one_in_everything_but_its_times(agent: AgentServer) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from inferometer.agent.tracing.recorder import TraceLevel
 from inferometer.evaluators.evaluation import Evaluation
+from inferometer.evaluators.kinds.generation.measurement import GenerationSearchMeasurement
 from inferometer.evaluators.kinds.load.measurement import (
     LoadMeasurement,
     LoadOptions,
@@ -207,3 +208,22 @@ def unlimiting(evaluation: Evaluation) -> Evaluation:
 def interrupted(evaluation: Evaluation) -> Evaluation:
     """A model of a search that was stopped after its first probe."""
     return loaded(evaluation, 12, mix_search("onnx", 100.0, (1,)))
+
+
+def bounded(evaluation: Evaluation, name: str) -> Evaluation:
+    """One of the two bounds of a search for the highest rate of generated answers, which TTFT limits."""
+    answer = RateAnswer(4.2, 3.9, 4.5, "late fraction", "the time budget was used up")
+    own = {"TTFT": replace(answer, note=""), "TPOT": RateAnswer(8.0, 4.0, None, "at least", "none were late")}
+    runs = tuple(run(queries([place + n % 8 for n in range(400)]), 2.0 * place) for place in (1, 2, 3))
+    found = GenerationSearchMeasurement(
+        replace(SEARCH, rate_qps=2.0),
+        runs,
+        ELAPSED_NS,
+        answer=answer,
+        name=name,
+        others=("TPOT p95 <= 40 ms",) if name == "TTFT" else ("TTFT p95 <= 450 ms",),
+        mix={"rate_qps": 2.0, "ttft_bound_ms": 450.0, "tpot_bound_ms": 40.0, "percentile": 95.0},
+        own=own[name],
+        limited_by="TTFT",
+    )
+    return loaded(evaluation, 13 + (name == "TPOT"), found)

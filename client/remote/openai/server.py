@@ -211,13 +211,15 @@ class OpenAITarget(CallTarget):
         self._system, self._prompts, self._requests = system, prompts, list(map(system.encode, prompts))
         self._timeout_s, self._text = timeout_s, text
         self._calls: dict[int, HttpCall | Answer] = {}
+        self._own: dict[int, Prompt] = {}
         self._kept_bytes = 0
         self._of: CallFlight | None = None
         super().__init__(system.description, max(map(len, self._requests)), system.hold, self._reply_of)
 
     def call_of(self, query: int) -> SpanKind:
         """Returns the span of a query's call, with OpenTelemetry's names for generative AI."""
-        prompt, answer = self._prompts[query % len(self._prompts)], self._answer(query)
+        prompt = self._own.get(query) or self._prompts[query % len(self._prompts)]
+        answer = self.answer(query)
         model, at = self._system.model, self._system.address.agent
         attributes: dict[str, AttributeValue | None] = {
             "gen_ai.operation.name": prompt.operation,
@@ -240,8 +242,16 @@ class OpenAITarget(CallTarget):
         """Sends a query; see ``CallTarget``. The first one of a run drops the answers of the run before."""
         if run is not self._of:
             self._of, self._calls, self._kept_bytes = run, {}, 0
-        request = with_headers(self._requests[query % len(self._requests)], self.traced_metadata(query))
-        run.send(query, request, partial(self._begin, query))
+        own = self._own.get(query)
+        request = self._requests[query % len(self._requests)] if own is None else self._system.encode(own)
+        run.send(query, with_headers(request, self.traced_metadata(query)), partial(self._begin, query))
+
+    def submit(self, query: int, own: Prompt | None = None) -> None:
+        """Sends a query; see ``CallTarget`` and ``StreamTarget``."""
+        self._own.pop(query, None)
+        if own is not None:
+            self._own[query] = own
+        super().submit(query)
 
     def _begin(self, query: int, request: bytes) -> grpc.Future[bytes]:
         flights = self._system.flights
@@ -272,17 +282,19 @@ class OpenAITarget(CallTarget):
         error = self._system.shown(read_answer(reply, ()).error)
         return Outcome(0, error) if error else Outcome(1)
 
-    def answers(self, count: int) -> Sequence[Answer]:
-        """Returns the answers to the first ``count`` queries of the last run; see ``StreamTarget``."""
-        return list(map(self._answer, range(count)))
-
-    def _answer(self, query: int) -> Answer:
-        """Returns a query's answer, which is read once."""
+    def answer(self, query: int) -> Answer:
+        """Returns the answer to a query of the last run, which is read once; see ``StreamTarget``."""
         call = self._calls.get(query)
         if call is None or isinstance(call, Answer):
             return call or Answer()
         answer = self._calls[query] = self._answer_of(call)
         return answer
+
+    def skip(self, count: int) -> None:
+        """Lets the next runs begin with a later prompt; see ``StreamTarget``."""
+        self._requests, self._prompts = (
+            [*each[count:], *each[:count]] for each in (self._requests, self._prompts)
+        )
 
     def _answer_of(self, call: HttpCall) -> Answer:
         content = call.incoming.content

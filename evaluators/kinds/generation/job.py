@@ -2,58 +2,105 @@
 
 from __future__ import annotations
 
+import math
+import time
 import uuid
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from inferometer.evaluators.conditions.conditions import Watch
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
-from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobResources, JobStart
+from inferometer.evaluators.jobs.job import Job, JobCallbacks, JobPart, JobResources, JobStart
 from inferometer.evaluators.kinds.batches.job import EvaluationTrace
-from inferometer.evaluators.kinds.generation.measurement import GenerationMeasurement
-from inferometer.evaluators.kinds.generation.prompts import MOST_PROMPTS, read_prompts, synthetic_prompts
-from inferometer.evaluators.kinds.generation.request import CHAT, DURATION_S, PROMPT_TOKENS, GenerationRequest
+from inferometer.evaluators.kinds.generation.measurement import (
+    GenerationMeasurement,
+    GenerationSearchMeasurement,
+    GenerationSummary,
+)
+from inferometer.evaluators.kinds.generation.prompts import (
+    MOST_PROMPTS,
+    Asked,
+    Trace,
+    lengths_of,
+    planned_prompts,
+    read_prompts,
+    read_trace,
+    synthetic_prompts,
+)
+from inferometer.evaluators.kinds.generation.request import (
+    CHAT,
+    DURATION_S,
+    PROMPT_TOKENS,
+    GenerationRequest,
+    GenerationSearchRequest,
+)
+from inferometer.evaluators.kinds.load.mix import searched
 from inferometer.evaluators.load.arrivals import Extent, Schedule, arrival_process
 from inferometer.evaluators.load.issuer import RunLimits
-from inferometer.evaluators.load.load_session import ClosedLoop, LoadSession, LoadTrace, check_load, peak_qps
-from inferometer.evaluators.load.streams import UNKNOWN, Answer, GenerationSystem, Prompt
+from inferometer.evaluators.load.load_session import (
+    ALLOWED_SHARE,
+    ClosedLoop,
+    LoadSession,
+    LoadTrace,
+    MixSession,
+    calibrate,
+    check_load,
+    peak_qps,
+    reader_of,
+)
+from inferometer.evaluators.load.streams import UNKNOWN, GenerationSystem, Prompt, StreamTarget
 from inferometer.manifests.errors import ConfigurationError, EvaluationInterrupted
 
-_Evaluations = Generator[Evaluation[GenerationMeasurement], None, None]
+_Measurement: TypeAlias = GenerationMeasurement | GenerationSearchMeasurement
+_Bounds: TypeAlias = Mapping[str, Any]
+"""The bounds of a search; see ``GenerationSearchRequest.searches``."""
+_Work: TypeAlias = Schedule | ClosedLoop | _Bounds
 
 
-def generation_job(request: GenerationRequest) -> Job[Evaluation[GenerationMeasurement]]:
+def generation_job(request: GenerationRequest) -> Job[Evaluation[_Measurement]]:
     """Returns the job of a request.
 
     Raises:
-        ConfigurationError: The load is invalid, or higher than this machine can send on time; or the
-            tokenizer cannot be read.
+        ConfigurationError: The load, a distribution or the trace is invalid; the load is higher than this
+            machine can send on time; or the tokenizer cannot be read.
     """
-    work, count = _planned(request), _token_counter(request.tokenizer)
+    replayed = read_trace(request.replay) if request.replay else None
+    for name in ("prompt_tokens", "output_tokens"):
+        lengths_of(name, getattr(request, name) or PROMPT_TOKENS)
+    works, count = _planned(request, replayed), _token_counter(request.tokenizer)
     title, stops = request.model or request.agent or "", "stopping, without waiting for the answers"
-    run = partial(_measured, request, work, count)
+    run = partial(_measured, request, works, replayed, count)
     opening = f"asking {request.agent}" if request.agent else f"opening {title}"
     return Job(run, title, opening, stops, has_total=False)
 
 
-def _planned(request: GenerationRequest) -> Schedule | ClosedLoop:
-    """Returns when requests are due; see ``GenerationRequest``."""
-    duration_s = request.duration_s
-    if duration_s is None and request.max_queries is None:
+def _planned(request: GenerationRequest, replayed: Trace | None) -> Sequence[_Work]:
+    """Returns when requests are due in each run, or the bounds of a search."""
+    if isinstance(request, GenerationSearchRequest):
+        bounds, ceiling_qps = request.searches, calibrate()
+        check_load(request.arrivals[1], ceiling_qps)
+        most_qps = ceiling_qps * ALLOWED_SHARE
+        return [{name: replace(each, max_rate_qps=most_qps) for name, each in bounds.items()}]
+    duration_s, most = request.duration_s, request.max_queries
+    if replayed is not None:
+        most = min(len(replayed.requests), most or len(replayed.requests))
+    elif duration_s is None and most is None:
         duration_s = DURATION_S
-    if request.max_queries is None:
-        extent = Extent(duration_s or 0.0, 1, duration_s)
-    else:
-        extent = Extent(0.0, request.max_queries, duration_s)
+    extent = Extent(duration_s or 0.0, 1, duration_s) if most is None else Extent(0.0, most, duration_s)
     if request.concurrency is not None:
-        return ClosedLoop(request.concurrency, extent)
+        return [ClosedLoop(each, extent) for each in request.concurrency]
     process, rate_qps = request.arrivals
-    schedule = Schedule.drawn(arrival_process(process), rate_qps, extent, request.seed)
+    if replayed is None:
+        schedule = Schedule.drawn(arrival_process(process), rate_qps, extent, request.seed)
+    else:
+        schedule = replayed.schedule(extent, request.rate_qps)
     check_load(peak_qps(schedule))
-    return schedule
+    return [schedule]
 
 
 def _token_counter(path: Path | None) -> Callable[[str], int] | None:
@@ -66,93 +113,281 @@ def _token_counter(path: Path | None) -> Callable[[str], int] | None:
 
 def _measured(
     request: GenerationRequest,
-    work: Schedule | ClosedLoop,
+    works: Sequence[_Work],
+    replayed: Trace | None,
     count: Callable[[str], int] | None,
     resources: JobResources,
     callbacks: JobCallbacks,
-) -> _Evaluations:
-    """Asks, and yields the evaluation; after a stop, that of the answers up to then."""
+) -> Generator[Evaluation[_Measurement], None, None]:
+    """Yields the evaluations of each run, which has prompts of its own: a cache may have those of another."""
     system = resources.open_generator(request.system, request.max_batch_size, notify=callbacks.on_warning)
-    with closing(system), closing(EvaluationTrace.of_load(request, callbacks.on_warning)) as trace:
-        queries = len(work) if isinstance(work, Schedule) else request.max_queries or MOST_PROMPTS
-        prompts, dataset = _prompts(request, system, queries, count)
-        counted_by = own = "the server" if request.agent else "the engine"
-        if system.ask(prompts[0]).output_tokens == UNKNOWN:
-            counted_by = f"the tokenizer {request.tokenizer}" if count is not None else ""
-            who = "the tokenizer counts them" if counted_by else "give --tokenizer to count them"
-            callbacks.on_warning(f"the server does not tell how many tokens it generated (usage): {who}")
-        counting = count if counted_by != own else None
-        target = system.target(prompts, timeout_s=request.timeout_ms / 1e3, text=counting is not None)
-        description, created_at = target.description, utc_now()
-        limits = RunLimits(
-            request.timeout_ms, stop_requested=callbacks.stop_requested, on_progress=callbacks.on_progress
-        )
-        with (
-            closing(target),
-            closing(Watch(description, system if request.agent else None)) as watch,
-            trace.root(description.manifest.name) as scope,
-        ):
-            queries_traced = LoadTrace(scope, request.traced_share, request.seed) if scope else None
-            session = LoadSession(target, limits, queries_traced)
-            callbacks.on_start(JobStart(description, dataset.name, len(prompts), _described(work)))
-            session.warm_up(request.warm_up_queries)
-            watch.begin()
+    group_id = str(uuid.uuid4()) if len(works) > 1 else None
+    with closing(system):
+        for number, work in enumerate(works):
+            callbacks.on_part(JobPart(number + 1, len(works)))
+            concurrency = (work.concurrency,) if isinstance(work, ClosedLoop) else None
+            one = replace(request, concurrency=concurrency, seed=request.seed + number)
+            with closing(EvaluationTrace.of_load(one, callbacks.on_warning, group_id)) as trace:
+                found = _run(one, work, replayed, count, system, trace, callbacks)
+                found[0] = trace.kept(found[0])
+                yield from (replace(each, group_id=each.group_id or group_id) for each in found)
+            if any(each.status is Status.INTERRUPTED for each in found):
+                return
+
+
+def _run(
+    request: GenerationRequest,
+    work: _Work,
+    replayed: Trace | None,
+    count: Callable[[str], int] | None,
+    system: GenerationSystem,
+    trace: EvaluationTrace,
+    callbacks: JobCallbacks,
+) -> list[Evaluation[_Measurement]]:
+    """Asks, and returns the evaluations; after a stop, those of the answers up to then."""
+    most = MOST_PROMPTS if replayed is None else len(replayed.requests)
+    queries = len(work) if isinstance(work, Schedule) else request.max_queries or most
+    prompts, turns, dataset = _prompts(request, system, replayed, queries, count)
+    counted_by = own = "the server" if request.agent else "the engine"
+    asked_ns = time.perf_counter_ns()
+    if system.ask(prompts[0]).output_tokens == UNKNOWN:
+        counted_by = f"the tokenizer {request.tokenizer}" if count is not None else ""
+        who = "the tokenizer counts them" if counted_by else "give --tokenizer to count them"
+        told = f"the server does not tell how many tokens it generated (usage): {who}"
+        if not (counted_by or isinstance(work, (Schedule, ClosedLoop))) and "TPOT" in work:
+            raise ConfigurationError(f"tpot_bound: {told}")
+        callbacks.on_warning(told)
+    busy_ms = (time.perf_counter_ns() - asked_ns) / 1e6
+    counting = count if counted_by != own else None
+    text = counting is not None or any(turns)
+    target = system.target(prompts, timeout_s=request.timeout_ms / 1e3, text=text)
+    asked = _Conversations(prompts, turns, target)
+    if isinstance(work, ClosedLoop):
+        work = replace(work, think_s=request.think_time_s, follow=asked.follow if any(turns) else None)
+    elif any(turns):
+        raise ConfigurationError(f"prompts {request.prompts}: turns follow answers; give --concurrency")
+    description, created_at = target.description, utc_now()
+    limits = RunLimits(
+        request.timeout_ms, stop_requested=callbacks.stop_requested, on_progress=callbacks.on_progress
+    )
+    with (
+        closing(target),
+        closing(Watch(description, system if request.agent else None)) as watch,
+        trace.root(description.manifest.name) as scope,
+    ):
+        reader = reader_of(target, request.metrics_url or "", request.server_statistics_hz)
+        traced = LoadTrace(scope, request.traced_share, request.seed) if scope else None
+        session = LoadSession(target, limits, traced, reader)
+        callbacks.on_start(JobStart(description, dataset.name, len(prompts), _described(work)))
+        session.warm_up(request.warm_up_queries)
+        watch.begin()
+        known = {"options": request.given, "tokens_by": counted_by, "prompts": dataset.name}
+        answered = partial(_answered, target, asked, counting, known)
+        measured: Sequence[_Measurement]
+        if isinstance(work, (Schedule, ClosedLoop)):
             run = session.run_closed(work) if isinstance(work, ClosedLoop) else session.run(work)
             if not len(run.queries):
                 raise EvaluationInterrupted("stopped before a request was sent; nothing was published")
-            elapsed_ns, conditions = round(session.elapsed_s * 1e9), watch.end()
-            answers: Sequence[Answer] = target.answers(len(run.queries))
-        if counting is not None:
-            for each in answers:
-                each.output_tokens = counting(each.text) if each.text else UNKNOWN
-        measured = GenerationMeasurement.of(
-            run,
-            answers,
-            [prompts[n % len(prompts)].output_tokens for n in range(len(answers))],
-            options=request.given,
-            elapsed_ns=elapsed_ns,
-            tokens_by=counted_by,
-            prompts=dataset.name,
-        )
-        evaluation = Evaluation(
+            one = answered(run)
+            measured, whole, usable = [one], not one.interrupted, one.answered > 0
+        else:
+            probes = BoundedProbes(work, session, limits, answered)
+            measured, whole = _searched(request, work, probes, busy_ms)
+            usable = probes.right_answers > 0
+        elapsed_ns, conditions = round(session.elapsed_s * 1e9), watch.end()
+    for note in reader.notes.values():
+        callbacks.on_warning(f"statistics of the server are missing: {note}")
+    group_id = str(uuid.uuid4()) if len(measured) > 1 else None
+    return [
+        Evaluation(
             id=str(uuid.uuid4()),
             created_at=created_at,
-            status=Status.of(whole=not measured.interrupted, usable=measured.answered > 0),
+            status=Status.of(whole=whole, usable=usable),
             system=description,
             dataset=dataset,
-            measurement=measured,
+            measurement=replace(each, elapsed_ns=elapsed_ns),
             conditions=conditions,
+            group_id=group_id,
         )
-        yield trace.kept(evaluation)
+        for each in measured
+    ]
+
+
+def _answered(
+    target: StreamTarget,
+    asked: _Conversations,
+    counting: Callable[[str], int] | None,
+    known: Mapping[str, Any],
+    run: Any,
+) -> GenerationMeasurement:
+    """Returns the measurement of the last run of a target, whose duration is not yet set."""
+    answers = [target.answer(query) for query in range(len(run.queries))]
+    if counting is not None:
+        for each in answers:
+            each.output_tokens = counting(each.text) if each.text else UNKNOWN
+    planned = [asked.prompt(query).output_tokens for query in range(len(answers))]
+    asked.skip(len(answers))  # the next run asks others, which no cache of prefixes knows
+    return GenerationMeasurement.of(run, answers, planned, elapsed_ns=0, **known)
+
+
+class BoundedProbes(MixSession):
+    """The probes of a search, each of which every bound judges.
+
+    Only whole answers are known during a probe. It is stopped if so many of them come later than all bounds
+    together allow that no bound can be kept.
+
+    Args:
+        bounds: The bounds, by the time that each is for.
+        session: Sends the probes.
+        limits: Those of the session.
+        answered: Returns the measurement of the last probe.
+    """
+
+    def __init__(
+        self,
+        bounds: _Bounds,
+        session: LoadSession,
+        limits: RunLimits,
+        answered: Callable[[Any], GenerationMeasurement],
+    ) -> None:
+        super().__init__((), limits)
+        self._bounds, self._session, self._answered = bounds, session, answered
+        self._tokens = 0  # the most of an answer; known after the first probe
+        self.right_answers = 0
+
+    @property
+    def elapsed_s(self) -> float:
+        """See ``LoadSession``, as for ``reconnect``."""
+        return self._session.elapsed_s
+
+    def reconnect(self) -> None:
+        """Uses new connections for the next probes."""
+        self._session.reconnect()
+
+    def run(
+        self, schedules: Sequence[Schedule], late: Sequence[tuple[int, int]], name: str
+    ) -> tuple[Any, ...]:
+        """Sends the first of the schedules, and returns the run as each bound judges it."""
+        allowed_ns = {name: ns for name, (ns, _) in zip(self._bounds, late, strict=True)}
+        whole_ns = [allowed_ns["e2e"]] if "e2e" in allowed_ns else []
+        if self._tokens and {"TTFT", "TPOT"} <= allowed_ns.keys():
+            whole_ns.append(allowed_ns["TTFT"] + self._tokens * allowed_ns["TPOT"])
+        run = self._session.run(schedules[0], min(whole_ns, default=None), sum(n for _, n in late), name)
+        measured = self._answered(run)
+        if measured.interrupted:
+            return (run,) * len(late)
+        self.right_answers += measured.answered
+        self._tokens = int(measured.streams.planned_tokens.max(initial=self._tokens))
+        self.probes.append(tuple(map(GenerationSummary(measured).run_of, self._bounds)))
+        return self.probes[-1]
+
+
+def _searched(
+    request: GenerationRequest, bounds: _Bounds, probes: BoundedProbes, busy_ms: float
+) -> tuple[Sequence[GenerationSearchMeasurement], bool]:
+    """Searches, and returns the measurement of each bound, and whether there is an answer."""
+    said = {n: f"{n} p{each.percentile:g} <= {each.latency_bound_ms:g} ms" for n, each in bounds.items()}
+    common = {
+        name: {
+            "name": name,
+            "others": tuple(text for other, text in said.items() if other != name),
+            "options": each.load_options(),
+            "mix": request.given,
+        }
+        for name, each in bounds.items()
+    }
+    [first, *_] = bounds.values()
+    limit = (first.max_rate_qps or math.inf) / first.rate_qps
+    found, whole = searched(bounds, probes, GenerationSearchMeasurement, common, limit, busy_ms)
+    return [measured for measured, _ in found.values()], whole
 
 
 def _prompts(
-    request: GenerationRequest, system: GenerationSystem, queries: int, count: Callable[[str], int] | None
-) -> tuple[list[Prompt], DatasetIdentity]:
-    """Returns the prompts, of a file or synthetic."""
-    chat = request.endpoint == CHAT
+    request: GenerationRequest,
+    system: GenerationSystem,
+    replayed: Trace | None,
+    queries: int,
+    count: Callable[[str], int] | None,
+) -> tuple[list[Prompt], list[Sequence[str]], DatasetIdentity]:
+    """Returns the prompts, of a file or synthetic, and the further turns of each."""
+    chat, seed = request.endpoint == CHAT, request.seed
     prompt = partial(
-        Prompt, chat=chat, temperature=request.temperature, seed=request.seed, ignore_eos=request.ignore_eos
+        Prompt, chat=chat, temperature=request.temperature, seed=seed, ignore_eos=request.ignore_eos
     )
-    if request.prompts is not None:
-        read, checksum = read_prompts(request.prompts, request.output_tokens)
-        if not (chat or all(isinstance(content, str) for content, _ in read)):
-            raise ConfigurationError(f"prompts {request.prompts}: only --endpoint={CHAT} takes messages")
-        identity = DatasetIdentity("prompts", str(request.prompts), None, checksum, len(read))
-        return [prompt(*each) for each in read], identity
 
     def counted(text: str) -> int | None:
         told = system.ask(prompt(text, 1)).input_tokens
         return told if told != UNKNOWN else count(text) if count is not None else None
 
-    tokens = request.prompt_tokens or PROMPT_TOKENS
-    texts, source = synthetic_prompts(tokens, queries, request.seed, counted)
-    prompts = [prompt(text, request.output_tokens) for text in texts]
-    return prompts, DatasetIdentity("synthetic", source, None, None, len(prompts))
+    if request.prompts is not None:
+        read, checksum = read_prompts(request.prompts)
+        if not (chat or all(isinstance(each.content, str) and not each.turns for each in read)):
+            text = f"only --endpoint={CHAT} takes messages or turns"
+            raise ConfigurationError(f"prompts {request.prompts}: {text}")
+        identity = DatasetIdentity("prompts", str(request.prompts), None, checksum, len(read))
+    elif replayed is not None:
+        traced = replayed.requests[:queries]
+        texts, source = synthetic_prompts([each.content for each in traced], seed, counted)
+        read = [each._replace(content=text) for each, text in zip(traced, texts, strict=True)]
+        identity = DatasetIdentity("trace", f"{replayed.path}: {source}", None, replayed.checksum, len(read))
+    else:
+        lengths = lengths_of("prompt_tokens", request.prompt_tokens or PROMPT_TOKENS)
+        tokens = lengths.drawn(min(queries, MOST_PROMPTS), (seed, 1))
+        planned = planned_prompts(tokens, seed, request.prefix_share, request.prefixes)
+        texts, source = synthetic_prompts(planned, seed, counted)
+        read = list(map(Asked, texts))
+        identity = DatasetIdentity("synthetic", source, None, None, len(read))
+    drawn = lengths_of("output_tokens", request.output_tokens).drawn(len(read), (seed, 2))
+    prompts = [prompt(each.content, each.output_tokens or n) for each, n in zip(read, drawn, strict=True)]
+    return prompts, [each.turns for each in read], identity
 
 
-def _described(work: Schedule | ClosedLoop) -> str:
+class _Conversations:
+    """Conversations of users, each of whose requests has all that was said before."""
+
+    def __init__(
+        self, prompts: Sequence[Prompt], turns: Sequence[Sequence[str]], target: StreamTarget
+    ) -> None:
+        self._prompts, self._turns, self._target = prompts, turns, target
+        self._begun = 0
+        self._asked: dict[int, tuple[Prompt, Sequence[str]]] = {}
+
+    def prompt(self, query: int) -> Prompt:
+        """Returns what a query asked."""
+        return self._asked[query][0] if query in self._asked else self._prompts[query % len(self._prompts)]
+
+    def skip(self, count: int) -> None:
+        """Lets the next run begin with a later prompt."""
+        count %= len(self._prompts)
+        self._target.skip(count)
+        self._prompts = [*self._prompts[count:], *self._prompts[:count]]
+
+    def follow(self, query: int) -> Callable[[int], None]:
+        """Prepares the turn after a right answer, or the next conversation; see ``ClosedLoop``."""
+        said, rest = self._asked.get(query, (None, ()))
+        answer = self._target.answer(query)
+        if said and rest and answer.finish and not answer.error:
+            first = {"role": "user", "content": said.content}
+            before = [first] if isinstance(said.content, str) else said.content
+            more = {"role": "assistant", "content": answer.visible}, {"role": "user", "content": rest[0]}
+            asked = replace(said, content=[*before, *more]), rest[1:]
+        else:
+            which = self._begun % len(self._prompts)
+            self._begun, asked = self._begun + 1, (self._prompts[which], self._turns[which])
+
+        def submit(number: int) -> None:
+            self._asked[number] = asked
+            self._target.submit(number, asked[0])
+
+        return submit
+
+
+def _described(work: Schedule | ClosedLoop | _Bounds) -> str:
     if isinstance(work, ClosedLoop):
         return str(work)
+    if not isinstance(work, Schedule):
+        [first, *_] = work.values()
+        names = " and ".join(work)
+        return f"searching for at most {first.time_budget_s:g} s for the rate that keeps {names}"
     seconds = work.duration_ns / 1e9
     return f"{len(work)} requests at {work.rate_qps:g} requests/s ({work.source}), {seconds:.1f} s"

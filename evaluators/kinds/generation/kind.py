@@ -12,10 +12,19 @@ import numpy as np
 from inferometer.evaluators.documents import Documents, Part, Stored, restored, storable
 from inferometer.evaluators.drawing import charts
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.generation.measurement import GenerationMeasurement, GenerationSummary, Rate
-from inferometer.evaluators.kinds.generation.request import GenerationRequest
-from inferometer.evaluators.kinds.kind import Rows, own_values, top_figures
+from inferometer.evaluators.kinds.generation.measurement import (
+    PERCENTS,
+    GenerationMeasurement,
+    GenerationSearchMeasurement,
+    GenerationSummary,
+    Rate,
+)
+from inferometer.evaluators.kinds.generation.request import GenerationRequest, GenerationSearchRequest
+from inferometer.evaluators.kinds.kind import Again, Kind, Rows, apart, own_values, top_figures
 from inferometer.evaluators.kinds.load.documents import RunsKind
+from inferometer.evaluators.kinds.load.kind import RateSearchKind, again_of
+from inferometer.evaluators.kinds.load.plot import MaxQpsPlot, clock_range, empty_start, server_charts
+from inferometer.evaluators.kinds.load.report import MaxQpsReport
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,
     EVALUATION_COLUMNS,
@@ -43,7 +52,8 @@ _TIMES: Mapping[str, tuple[str, Mapping[str, int]]] = {
 }
 """The times of an answer, each with its heading and the detail of its figures."""
 _RATES = {"requests": "requests/s", "output_tokens": "output tokens/s", "goodput": "goodput (requests/s)"}
-_MOST_POINTS = 500
+_TOKENS = ("input_tokens", "output_tokens", "planned_tokens")
+_MOST_POINTS, _MOST_CHUNKS = 500, 5_000
 _SHOWN = ("id", "created_at", "model_name", "framework_name")
 _OUTCOMES = ("answered", "failed", "timed_out", "waiting")
 
@@ -80,9 +90,13 @@ class GenerationReport(Report[GenerationMeasurement]):
             for name, (heading, details) in _TIMES.items()
             for column in time_columns(f"{name}_ms", heading, details, _FIGURES)
         ),
-        Column("input_tokens", "input tokens", decimals=1, detail=1),
-        Column("output_tokens", "output tokens", decimals=1, detail=1),
-        Column("planned_tokens", "planned tokens", decimals=1, detail=2),
+        *(
+            Column(
+                f"{name}{figure}", f"{name} {figure[1:]}".replace("_", " ").strip(), decimals=1, detail=detail
+            )
+            for figure, details in (("", (1, 1, 2)), *((f"_p{p}", (3, 3, 3)) for p in PERCENTS))
+            for name, detail in zip(_TOKENS, details, strict=True)
+        ),
         Column("shorter_answers", "shorter than planned", detail=2),
         Column("tokens_by", "tokens counted by", detail=2),
         Column("lag_ms_p99", "lag p99 (ms)", detail=2),
@@ -111,7 +125,7 @@ class GenerationReport(Report[GenerationMeasurement]):
                 "user_tokens_per_s": 1e9 / tpot_ns if tpot_ns else None,
                 "kept_share": summary.kept_share,
                 **_times(summary),
-                **{n: summary.mean_tokens(n) for n in ("input_tokens", "output_tokens", "planned_tokens")},
+                **{key: value for name in _TOKENS for key, value in summary.tokens(name).items()},
                 "shorter_answers": summary.shorter if measured.tokens_by else None,
                 "tokens_by": measured.tokens_by or None,
                 "lag_ms_p99": in_ms(summary.lag.p99_ns),
@@ -119,6 +133,41 @@ class GenerationReport(Report[GenerationMeasurement]):
                 **{name: summary.outcomes[name] for name in _OUTCOMES},
                 "prompts": measured.prompts,
                 "stopped": run.stopped or None,
+            }
+
+
+_COMMON = len(EVALUATION_COLUMNS) + 1
+_ENDS = ("", "_low", "_high")
+
+
+class GenerationSearchReport(Report[GenerationSearchMeasurement]):
+    """One row for each bound of each search.
+
+    ``max_qps`` keeps all bounds, and ``own_max_qps`` that of the row. Other columns are those of
+    ``MaxQpsReport``.
+    """
+
+    name = "generation_search"
+    summary = "the highest rate of requests that keeps bounds on TTFT, TPOT and e2e, with its 95 % interval"
+    takes = (GenerationSearchMeasurement,)
+    columns = (
+        *MaxQpsReport.columns[:_COMMON],
+        Column("bounded", "bounded", stays=True),
+        Column("limited_by", "limited by", stays=True),
+        *(Column(f"own_max_qps{end}", f"own max QPS{end}".replace("_", " "), decimals=2) for end in _ENDS),
+        *MaxQpsReport.columns[_COMMON:],
+    )
+
+    def rows(self, evaluations: Sequence[Evaluation[GenerationSearchMeasurement]]) -> Iterator[Row]:
+        """Yields one row for each evaluation, which has one bound."""
+        for evaluation, row in zip(evaluations, MaxQpsReport().rows(evaluations), strict=True):
+            search, own = evaluation.measurement, evaluation.measurement.own
+            ends = (own.rate_qps, own.low_qps, own.high_qps) if own else (None, None, None)
+            yield {
+                **row,
+                "bounded": search.name,
+                "limited_by": search.limited_by or None,
+                **dict(zip((f"own_max_qps{end}" for end in _ENDS), ends, strict=True)),
             }
 
 
@@ -139,36 +188,125 @@ def _times(summary: GenerationSummary) -> dict[str, Any]:
 
 
 class GenerationPlot(charts.Plot[GenerationMeasurement]):
-    """For each evaluation, the cumulative distributions of TTFT and TPOT, with their bounds."""
+    """The distributions of TTFT and TPOT with their bounds, and more.
+
+    Of one evaluation, also when its requests were due and what arrived when, over the series of the server.
+    Of several, also the output tokens/s of a user against those in all.
+    """
 
     def drawing(
         self, chosen: charts.Chosen[GenerationMeasurement], notes: Sequence[str]
     ) -> charts.Drawing | None:
         """Returns the charts."""
-        found = tuple(chart for evaluation, _ in chosen for chart in _charts(evaluation))
+        evaluations = [evaluation for evaluation, _ in chosen if len(evaluation.measurement.run.queries)]
+        found = [] if len(evaluations) < 2 else list(_tokens_charts(chosen))
+        found += [chart for name in ("ttft", "tpot") for chart in _distributions(name, evaluations)]
+        if len(evaluations) == 1:
+            found += [
+                *_timeline(evaluations[0]),
+                *server_charts(evaluations[0], evaluations[0].measurement.run),
+            ]
+        groups = tuple(dict.fromkeys(series.group for chart in found for series in chart.series))
         told = ("TTFT: requests without a right answer never have one. TPOT: right answers.", *notes)
         title = "Time to first token and per token"
-        return charts.Drawing(title, found, ("TTFT", "TPOT"), told) if found else None
+        return charts.Drawing(title, tuple(found), groups, told) if found else None
 
 
-def _charts(evaluation: GenerationEvaluation) -> Iterator[charts.PointChart]:
-    measured, summary = evaluation.measurement, GenerationSummary(evaluation.measurement)
-    for name in ("ttft", "tpot"):
-        values_ns = summary.right_ns(name)
+def _load_of(evaluation: GenerationEvaluation) -> str:
+    run = evaluation.measurement.run
+    return run.source + (f" at {run.rate_qps:g} requests/s" if run.rate_qps else "")
+
+
+def _named(evaluation: GenerationEvaluation) -> str:
+    return f"{evaluation.system.manifest.name}, {_load_of(evaluation)}"
+
+
+def _warning(evaluations: Sequence[GenerationEvaluation]) -> str:
+    reasons = [each.measurement.run.invalid for each in evaluations]
+    return "; ".join(f"INVALID: {reason}" for reason in reasons if reason)
+
+
+def _distributions(name: str, evaluations: Sequence[GenerationEvaluation]) -> Iterator[charts.PointChart]:
+    """Yields the chart of a time, with a curve for each evaluation that has it."""
+    heading, found, bounds = _TIMES[name][0], list[charts.Series](), dict[float, None]()
+    for evaluation in evaluations:
+        measured, summary = evaluation.measurement, GenerationSummary(evaluation.measurement)
+        values_ns, bound_ns = summary.right_ns(name), measured.bound_ns(f"{name}_bound_ms")
         if not len(values_ns):
             continue
-        heading, bound_ns = _TIMES[name][0], measured.bound_ns(f"{name}_bound_ms")
         x = np.sort(values_ns) / 1e6
         y = np.arange(1, len(x) + 1) / getattr(summary, name).count  # below 1 if some never had it
         kept = np.unique(np.linspace(0, len(x) - 1, min(len(x), _MOST_POINTS)).astype(int))
-        bounds = () if bound_ns is None else (bound_ns / 1e6,)
+        bounds |= {} if bound_ns is None else {bound_ns / 1e6: None}
+        group = heading if len(evaluations) == 1 else _named(evaluation)
+        tooltip = f"{evaluation.id}: {heading} of {len(values_ns):,} requests, {_named(evaluation)}"
+        points = tuple(x[kept].tolist()), tuple(y[kept].tolist())
+        found.append(charts.Series(group, *points, line=True, tooltip=tooltip))
+    if found:
+        label = charts.Label(heading, warning=_warning(evaluations))
+        if len(evaluations) == 1:
+            label = charts.label_of(evaluations[0], _load_of(evaluations[0]), warning=label.warning)
         rules = tuple(charts.Rule(each, f"bound {each:g} ms", upright=True) for each in bounds)
-        x, y = x[kept].tolist(), y[kept].tolist()
-        tooltip = f"{evaluation.id}: {heading} of {len(values_ns):,} requests"
-        series = charts.Series(heading, tuple(x), tuple(y), line=True, tooltip=tooltip)
-        warning = f"INVALID: {measured.run.invalid}" if measured.run.invalid else ""
-        label = charts.label_of(evaluation, measured.run.source, warning=warning)
-        yield charts.PointChart(label, f"{heading} (ms)", "share of requests", (series,), rules)
+        yield charts.PointChart(label, f"{heading} (ms)", "share of requests", tuple(found), rules)
+
+
+def _tokens_charts(chosen: charts.Chosen[GenerationMeasurement]) -> Iterator[charts.PointChart]:
+    """Yields the output tokens/s in all against those of a user, as far as both are known."""
+    found, curves = list[charts.Series](), dict[str, list[tuple[float, float]]]()
+    for evaluation, [row] in chosen:
+        point = (charts.number(row["user_tokens_per_s"]), charts.number(row["output_tokens_per_s"]))
+        if all(point):
+            manifest = evaluation.system.manifest
+            curves.setdefault(f"{manifest.name}, {manifest.framework.name}", []).append(point)
+            tooltip = f"{evaluation.id}: {point[0]:.4g} tokens/s of a user, {point[1]:.4g} in all"
+            single = charts.Series(_named(evaluation), point[:1], point[1:], tooltip=tooltip, size=6.0)
+            found.append(replace(single, text=_load_of(evaluation)))
+    if len(found) > 1:
+        lines = []
+        for name, points in curves.items():
+            x, y = zip(*sorted(points), strict=True)
+            lines.append(charts.Series(name, x, y, line=True, size=1.0))
+        axes = "output tokens/s of a user (1 / p50 of TPOT)", "output tokens/s in all"
+        label = charts.Label("Tokens/s of a user and in all", warning=_warning([each for each, _ in chosen]))
+        yield charts.PointChart(label, *axes, (*lines, *found), tall=True)
+
+
+def _timeline(evaluation: GenerationEvaluation) -> Iterator[charts.PointChart]:
+    """Yields the requests over time, each at its number: when it was due, and when its chunks arrived."""
+    run, streams = evaluation.measurement.run, evaluation.measurement.streams
+    queries, first_ns = run.queries, streams.first_ns()
+    shown = np.unique(np.linspace(0, len(queries) - 1, min(len(queries), _MOST_POINTS)).astype(int))
+    chunks = np.flatnonzero(np.isin(streams.request, shown))[:: 1 + len(streams.chunk_ns) // _MOST_CHUNKS]
+    answered = GenerationSummary(evaluation.measurement).answered
+    begun, wrong = shown[first_ns[shown] >= 0], shown[~answered[shown]]
+    ended_ns = np.maximum(queries.done_ns, queries.scheduled_ns)
+    groups = {
+        "chunk": (streams.request[chunks], streams.chunk_ns[chunks], charts.Mark.DOT, 1.0),
+        "due": (shown, queries.scheduled_ns[shown], charts.Mark.RING, 2.5),
+        "first token": (begun, first_ns[begun], charts.Mark.DOT, 3.0),
+        "no right answer": (wrong, ended_ns[wrong], charts.Mark.CROSS, 4.0),
+    }
+    series = (
+        charts.Series(
+            group,
+            tuple((times_ns / 1e9).tolist()),
+            tuple((1.0 + numbers).tolist()),
+            tooltip=f"{evaluation.id}: {group}, {len(numbers):,} shown",
+            mark=mark,
+            size=size,
+        )
+        for group, (numbers, times_ns, mark, size) in groups.items()
+        if len(numbers)
+    )
+    yield charts.PointChart(
+        charts.Label("The requests during this run", warning=_warning([evaluation])),
+        "s since the run began",
+        "request",
+        tuple(series),
+        bands=empty_start(run),
+        tall=True,
+        x_range=clock_range(run),
+    )
 
 
 class GenerationKind(RunsKind[GenerationMeasurement]):
@@ -244,6 +382,11 @@ class GenerationKind(RunsKind[GenerationMeasurement]):
             yield "", f"answers without content, and so without TTFT: {summary.without_content}"
         yield "rate", _rate_text(summary.requests, "requests/s")
         yield "tokens", _tokens_text(measured, summary)
+        for name in _TOKENS:
+            mean, *percentiles = summary.tokens(name).values()
+            if len({mean, *percentiles}) > 1:
+                shown = zip(PERCENTS, percentiles, strict=True)
+                yield "", f"{name.replace('_', ' ')}: " + "  ".join(f"p{p} {each:.0f}" for p, each in shown)
         if summary.output_tokens.per_s is not None:
             yield "", _rate_text(summary.output_tokens, "output tokens/s")
         reasons = bool((summary.ttfo_ns != summary.ttft_ns).any())
@@ -257,7 +400,7 @@ class GenerationKind(RunsKind[GenerationMeasurement]):
             yield "goodput", f"{_rate_text(summary.goodput, 'requests/s')}{share}"
         elif measured.bound_ns("tpot_bound_ms"):
             yield "goodput", "not known: TPOT is not"
-        if run.checksum:  # of a schedule
+        if run.queries.lag_ns.any():  # else, each was due when it was sent
             yield from _time_rows(summary, {"lag": "lag"})
 
     def description(self, evaluation: GenerationEvaluation) -> Rows:
@@ -267,6 +410,10 @@ class GenerationKind(RunsKind[GenerationMeasurement]):
         yield "load", f"{run.source}{rate}" + (f", seed {run.seed}" if run.seed is not None else "")
         if run.checksum:
             yield "", f"schedule {run.checksum}"
+
+    def drawings(self, evaluation: GenerationEvaluation, most_points: int) -> Iterator[charts.Drawing]:
+        for each in super().drawings(evaluation, most_points):
+            yield from apart(each)
 
     def document(self, evaluation: GenerationEvaluation, *_: object) -> dict[str, Any]:
         [row], measured = GenerationReport().rows([evaluation]), evaluation.measurement
@@ -278,6 +425,57 @@ class GenerationKind(RunsKind[GenerationMeasurement]):
             "finish_reasons": {each: finish.count(each) for each in sorted(set(finish))},
         }
         return {"generation": figures}
+
+
+class GenerationSearchKind(RateSearchKind[GenerationSearchMeasurement]):
+    """Search for the highest rate of requests at which TTFT, TPOT and e2e keep their bounds.
+
+    Each time that has a bound must keep it at the same percentile. Each probe draws its requests from its own
+    seed, and all bounds judge it. There is one evaluation for each bound, with the answer for all of them.
+    """
+
+    name = "generation_search"
+    title = "max QPS of generation"
+    phrase = "a search for the highest rate of generated answers"
+    counted = "requests"
+    reports = {GenerationSearchReport: MaxQpsPlot}
+    headlines = ("max_qps", "max_qps_low", "max_qps_high", "limited_by", "own_max_qps")
+    case_columns = ("bounded",)
+    measurement = GenerationSearchMeasurement
+    request = GenerationSearchRequest
+    keeps_interrupted = True
+
+    def job(self, request: GenerationSearchRequest) -> Any:
+        """Returns the job of a request."""
+        return GenerationKind().job(request)
+
+    def measured(self, measurement: GenerationSearchMeasurement) -> str:
+        return f"{len(measurement.probes)} probes"
+
+    def summary(self, evaluation: Evaluation[GenerationSearchMeasurement]) -> Rows:
+        search = evaluation.measurement
+        (name, answer), *rows = super().summary(evaluation)
+        rate, _, judged = answer.partition(" at ")
+        bounds = " and ".join((f"{search.name} {judged}", *search.others)) if judged else ""
+        limited = f", limited by {search.limited_by}" if search.limited_by else ""
+        yield name, f"{rate} with {bounds}{limited}" if bounds else rate
+        if search.own is not None:
+            alone = replace(evaluation, measurement=replace(search, answer=search.own))
+            yield f"{search.name} alone", dict(super().summary(alone))[name]
+        yield from rows
+
+    def description(self, evaluation: Evaluation[GenerationSearchMeasurement]) -> Rows:
+        dataset, options = evaluation.dataset, evaluation.measurement.options
+        least_s = options.min_duration_s
+        yield "prompts", f"{dataset.name}, {dataset.size} of them"
+        yield "load", f"{options.arrival} from {options.rate_qps:g} requests/s, seed {options.seed}"
+        yield ("", f"budget {options.time_budget_s or 0:g} s, probes of {least_s:g} s at the least")
+
+    def again(self, evaluation: Evaluation[GenerationSearchMeasurement]) -> Again:
+        return again_of(self.name, evaluation.measurement.mix, GenerationSearchRequest)
+
+    def unfit(self, measurement: GenerationSearchMeasurement) -> str:
+        return Kind.unfit(self, measurement)
 
 
 def _time_rows(summary: GenerationSummary, headings: Mapping[str, str]) -> Rows:
@@ -308,8 +506,9 @@ def _rate_text(rate: Rate, unit: str) -> str:
 
 def _tokens_text(measured: GenerationMeasurement, summary: GenerationSummary) -> str:
     """Returns the mean numbers of tokens, given beside planned, and who counted them."""
-    numbers = {name: summary.mean_tokens(f"{name}_tokens") for name in ("input", "output", "planned")}
-    told = ["not known" if each is None else f"{each:.1f}" for each in numbers.values()]
+    told = [
+        "not known" if (mean := summary.tokens(name)[name]) is None else f"{mean:.1f}" for name in _TOKENS
+    ]
     less = f"; answers that are shorter: {summary.shorter}" if summary.shorter else ""
     by = f", counted by {measured.tokens_by}" if measured.tokens_by else ""
     return f"{told[0]} in, {told[1]} out of {told[2]} planned a request{by}{less}"

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
+from inferometer.evaluators.kinds.load.measurement import MixSearchMeasurement, RateAnswer
 from inferometer.evaluators.load.queries import LoadRun, Outcome, Stop, bound_ns_of
 from inferometer.evaluators.load.streams import UNKNOWN, Answer, ChunkKind, Streams
 from inferometer.evaluators.load.validity import lag_in_percentiles
@@ -27,6 +28,7 @@ from inferometer.evaluators.statistics import (
     batches_for_interval,
     mean_interval,
     mean_reach,
+    percentile,
     percentile_intervals,
     values_for_percentile,
 )
@@ -271,6 +273,24 @@ class GenerationSummary:
         chosen = self.counted & ~(self.answered & (values_ns == UNKNOWN))
         return Times.of(np.where(self.answered, values_ns, NEVER_NS)[chosen], int(np.count_nonzero(chosen)))
 
+    def run_of(self, name: str) -> LoadRun:
+        """Returns the run with one of ``BOUNDED`` as the latency of each request, as its bound judges it.
+
+        The empty start is left out. A request that fails, or whose answer has no content, is later than any
+        bound. TPOT has no lag; a right answer without TPOT is left out, and so is one that a stop cut off.
+        """
+        run, times_ns, kept = self._measured.run, getattr(self, f"{name.lower()}_ns"), ~self.early
+        queries, known, waiting = run.queries, times_ns != UNKNOWN, run.queries.outcome == Outcome.WAITING
+        outcome = np.where(self.answered & (self.ttft_ns == UNKNOWN), Outcome.FAILED, queries.outcome)
+        if name == "TTFT":
+            outcome[waiting & known] = Outcome.ANSWERED
+        elif name == "TPOT":
+            kept &= ~waiting & (known | (outcome != Outcome.ANSWERED))
+            queries = replace(queries, sent_ns=np.where(queries.sent_ns < 0, -1, self._due_ns))
+        done_ns = np.where(outcome == Outcome.ANSWERED, self._due_ns + times_ns, queries.done_ns)
+        queries = replace(queries, outcome=outcome, done_ns=done_ns).chosen(kept)
+        return replace(run, queries=queries, cut_ns=0, invalid="")
+
     @property
     def kept_share(self) -> float | None:
         """The share of the counted requests that kept every bound."""
@@ -340,10 +360,15 @@ class GenerationSummary:
         before_ns = self.streams.last_byte_ns[self.answered & self.early]
         return max(int(due_ns[0]), int(before_ns.max(initial=-1)) + 1), int(due_ns[-1])
 
-    def mean_tokens(self, column: str) -> float | None:
-        """Returns the mean of a column of token counts over the counted right answers that tell it."""
-        values = getattr(self.streams, column)[self.counted & self.answered]
-        return float(values[values != UNKNOWN].mean()) if (values != UNKNOWN).any() else None
+    def tokens(self, name: str) -> dict[str, float | None]:
+        """Returns the mean and ``PERCENTS`` of ``input_tokens`` and others over the right answers that tell.
+
+        They are by name: ``input_tokens``, ``input_tokens_p50`` and so on; None if no answer tells.
+        """
+        values = getattr(self.streams, name)[self.counted & self.answered]
+        known = values[values != UNKNOWN]
+        found = {name: float(known.mean()) if len(known) else None}
+        return found | {f"{name}_p{p}": percentile(known, p) if len(known) else None for p in PERCENTS}
 
     @property
     def shorter(self) -> int:
@@ -362,3 +387,21 @@ class GenerationSummary:
         found = self._measured.run.queries.outcome[self.counted]
         known = [each for each in Outcome if each is not Outcome.UNSENT]
         return {each.name.lower(): int(np.count_nonzero(found == each)) for each in known}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GenerationSearchMeasurement(MixSearchMeasurement):
+    """One bound of a search for the highest rate of requests that keeps several bounds.
+
+    As for a mix, in which each bound takes the place of a model: ``name`` is the time that is bounded, and
+    the latency of each request of ``probes`` is this time; see ``GenerationSummary.run_of``. ``answer`` is
+    the highest rate that keeps all bounds, ``own`` that for this bound alone, ``limited_by`` the time whose
+    bound is reached first, and ``mix`` has the options of the request.
+    """
+
+    kind: ClassVar[str] = "generation_search"
+
+    @property
+    def headline(self) -> tuple[str, str, RateAnswer | None]:
+        """See ``RateSearchMeasurement``."""
+        return self.name, f"{self.name}: max QPS", self.answer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from inferometer.evaluators.jobs.request import (
     TraceOptions,
     trace_sample_option,
 )
+from inferometer.evaluators.kinds.load.request import LoadRequest, MaxQpsRequest, check_metrics
 from inferometer.manifests.errors import ConfigurationError
 
 DURATION_S = 30.0
@@ -23,10 +25,31 @@ PROMPT_TOKENS, OUTPUT_TOKENS = 64, 32
 CHAT, COMPLETIONS = "chat", "completions"
 _SYSTEM = ("model_version", "framework_name", "gpu", "gpu_device_id", "threads", "dtype")
 """The options of a model in this process that ``SystemOptions`` has too."""
+_SYNTHETIC = ("prompt_tokens", "prefix_share", "prefixes")
+_EXCLUDED = (
+    ("concurrency", "sends a request when an answer ends", ("rate_qps", "arrival")),
+    ("prompts", "has the prompts", ("replay", *_SYNTHETIC)),
+    ("replay", "has the prompts", _SYNTHETIC),
+    ("replay", "has its times", ("arrival",)),
+)
+"""What options do, and which others they therefore exclude."""
+_OBSERVING = ("trace_sample", "tracer_address", "trace_url", "server_statistics_hz", "metrics_url")
+"""The options that change no figure."""
+BOUNDED = ("TTFT", "TPOT", "e2e")
+
+
+_data = partial(declared, heading="Data")
+
+
+def _tokens(text: str) -> int | str:
+    """Returns a number, or the text of a distribution, which the job reads."""
+    return int(text) if text.strip().isdecimal() else text
 
 
 def _bound(name: str, of: str) -> Any:
-    return declared(None, f"Bound on the {of}, for goodput.", "MS", within=POSITIVE, flags=(f"--{name}",))
+    return declared(
+        None, f"Bound on the {of}, for goodput and searches.", "MS", within=POSITIVE, flags=(f"--{name}",)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +91,12 @@ class GenerationRequest(SampledTraces, TraceOptions):
         ignores_case=True,
     )
     rate_qps: float | None = declared(
-        None, "Requests per second.", "QPS", within=POSITIVE, flags=("--rate",), default_text=f"{RATE_QPS:g}"
+        None,
+        "Requests per second: the rate, or the start of a search.",
+        "QPS",
+        within=POSITIVE,
+        flags=("--rate",),
+        default_text=f"{RATE_QPS:g}",
     )
     arrival: str | None = declared(
         None,
@@ -77,34 +105,66 @@ class GenerationRequest(SampledTraces, TraceOptions):
         "PROCESS",
         default_text=options.ARRIVAL,
     )
-    concurrency: int | None = declared(
+    concurrency: tuple[int, ...] | None = declared(
         None,
-        "Keep N requests in flight instead: each answer triggers the next request (closed loop).",
-        "N",
+        "Keep N requests in flight instead: each answer triggers the next request (closed loop). Several "
+        "numbers have a run each.",
+        "N,N",
         within=COUNT,
+    )
+    think_time_s: float = declared(
+        0.0, "Time from an answer to when the next request of its user is due.", "S", within=NOT_NEGATIVE
     )
     duration_s: float | None = declared(
         None,
         "Duration of the run.",
         "S",
         within=POSITIVE,
-        default_text=f"{DURATION_S:g}, unless max_queries is given",
+        default_text=f"{DURATION_S:g}, unless max_queries or replay is given",
     )
     max_queries: int | None = declared(None, "Requests after which the run ends.", "N", within=COUNT)
     prompts: Path | None = declared(
         None,
-        "Prompts, in turn: JSON lines with prompt or messages, and output_tokens if a line has its own.",
+        "Prompts, in turn: JSON lines with prompt, messages or turns (the texts of a user, which follow "
+        "answers), and output_tokens if a line has its own.",
         "FILE",
         reads=True,
+        heading="Data",
     )
-    prompt_tokens: int | None = declared(
+    replay: Path | None = declared(
         None,
-        "Tokens in each synthetic prompt, with those of the chat's template, as the system counts them.",
-        "N",
-        within=COUNT,
-        default_text=f"{PROMPT_TOKENS}, unless prompts is given",
+        "Trace to replay: JSON lines with timestamp (ms), input_length, and output_length and hash_ids (of "
+        "blocks of 512 tokens) if known. With --rate, its times are scaled to this mean rate.",
+        "FILE",
+        reads=True,
+        heading="Data",
     )
-    output_tokens: int = declared(OUTPUT_TOKENS, "Most tokens that an answer may have.", "N", within=COUNT)
+    prompt_tokens: int | str | None = _data(
+        None,
+        "Tokens in each synthetic prompt, with those of the chat's template, as the system counts them; or a "
+        "distribution: normal:mean=256,std=64,min=16,max=1024, lognormal:…, uniform:min=16,max=512.",
+        "N|DISTRIBUTION",
+        within=COUNT,
+        made=_tokens,
+        default_text=f"{PROMPT_TOKENS}, unless prompts or replay is given",
+    )
+    prefix_share: float = _data(
+        0.0,
+        "Share of each synthetic prompt, from its beginning, that is a common prefix.",
+        "SHARE",
+        within=Range(0, 1),
+    )
+    prefixes: int = _data(
+        1, "Number of common prefixes, of which each prompt has a random one.", "N", within=COUNT
+    )
+    output_tokens: int | str = _data(
+        OUTPUT_TOKENS,
+        "Most tokens that an answer may have, unless the line of a file tells; or a distribution as for "
+        "prompt_tokens.",
+        "N|DISTRIBUTION",
+        within=COUNT,
+        made=_tokens,
+    )
     ignore_eos: bool = declared(
         False, "Generate all output_tokens; of servers, vLLM and SGLang can (ignore_eos, min_tokens)."
     )
@@ -129,27 +189,35 @@ class GenerationRequest(SampledTraces, TraceOptions):
         flags=("--warmup",),
     )
     trace_sample: float | None = trace_sample_option()
+    server_statistics_hz: float = like(
+        "server_statistics_hz", LoadRequest, default=options.SERVER_STATISTICS_HZ, default_text=""
+    )
+    metrics_url: str | None = like("metrics_url", LoadRequest)
 
     def __post_init__(self) -> None:
+        in_flight: Any = self.concurrency
+        if isinstance(in_flight, int):
+            object.__setattr__(self, "concurrency", (in_flight,))
         options.check_options(self)
-        if self.concurrency is not None:
-            for name, shown in (("rate_qps", "rate"), ("arrival", "arrival")):
-                if getattr(self, name) is not None:
-                    raise ConfigurationError(
-                        f"concurrency sends a request when an answer ends; leave out {shown}"
-                    )
+        check_metrics(self)
+        given = options.given_options(self)
+        for name, reason, excluded in _EXCLUDED:
+            for other in excluded if name in given else ():
+                if other in given:
+                    raise ConfigurationError(f"{name} {reason}; leave out {other.removesuffix('_qps')}")
+        for name, needed in (("prefixes", "prefix_share"), ("think_time_s", "concurrency")):
+            if name in given and needed not in given:
+                raise ConfigurationError(f"{options.spoken(name)} needs {needed}; give it too")
         if self.agent is None:
             if self.tokenizer is not None:
                 raise ConfigurationError(
                     "tokenizer counts the tokens of a server; leave it out, or give agent: "
                     "a model in this process has its own"
                 )
-        elif given := [name for name in (*_SYSTEM, "max_batch_size") if name in self.given]:
+        elif refused := [name for name in (*_SYSTEM, "max_batch_size") if name in given]:
             raise ConfigurationError(
-                f"{given[0]} is for a model in this process; leave out {given[0]} or agent"
+                f"{refused[0]} is for a model in this process; leave out {refused[0]} or agent"
             )
-        if self.prompts is not None and self.prompt_tokens is not None:
-            raise ConfigurationError("prompts has the prompts; leave out prompt_tokens")
 
     @property
     def model(self) -> str:
@@ -172,5 +240,51 @@ class GenerationRequest(SampledTraces, TraceOptions):
     @property
     def given(self) -> dict[str, Any]:
         """The options that differ from their defaults, as an evaluation stores them."""
-        found = options.further(self, ("trace_sample", "tracer_address", "trace_url"))  # change no figure
+        found = options.further(self, _OBSERVING)
         return {name: str(each) if isinstance(each, Path) else each for name, each in found.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationSearchRequest(GenerationRequest):
+    """A search for the highest rate at which each of several times keeps its bound at a percentile.
+
+    Raises:
+        ConfigurationError: There is no bound, or a value is invalid.
+    """
+
+    concurrency: tuple[int, ...] | None = None  # a search has rates, and its probes their own length
+    think_time_s: float = 0.0
+    replay: Path | None = None
+    duration_s: float | None = None
+    max_queries: int | None = None
+    percentile: float = declared(
+        options.PERCENTILE, "Percentile of each time that its bound applies to.", "P", within=Range(1, 99.999)
+    )
+    min_duration_s: float = declared(
+        options.PROBE_MIN_DURATION_S, "Minimum duration of a probe.", "S", within=Range(0.01, 86_400)
+    )
+    time_budget_s: float = declared(
+        options.TIME_BUDGET_S, "Time limit of the search.", "S", within=Range(1, 7 * 86_400)
+    )
+
+    def __post_init__(self) -> None:
+        GenerationRequest.__post_init__(self)
+        if not any((self.ttft_bound_ms, self.tpot_bound_ms, self.e2e_bound_ms)):
+            raise ConfigurationError("a search needs a bound; give ttft_bound, tpot_bound or e2e_bound")
+
+    @property
+    def searches(self) -> dict[str, MaxQpsRequest]:
+        """The search for the highest rate that keeps each bound, by the time that is bounded.
+
+        Raises:
+            ConfigurationError: The arrival process has no steady rate, or the time budget is too short.
+        """
+        process, rate_qps = self.arrivals
+        names = ("percentile", "min_duration_s", "time_budget_s", "timeout_ms", "seed", "warm_up_queries")
+        common = {name: getattr(self, name) for name in (*names, "max_batch_size")}
+        bounds_ms = {name: getattr(self, f"{name.lower()}_bound_ms") for name in BOUNDED}
+        return {
+            name: MaxQpsRequest(latency_bound_ms=bound_ms, initial_qps=rate_qps, arrival=process, **common)
+            for name, bound_ms in bounds_ms.items()
+            if bound_ms is not None
+        }

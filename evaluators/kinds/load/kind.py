@@ -6,7 +6,7 @@ All present the options of a load in the same way, as text and as values.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,6 +20,7 @@ from inferometer.evaluators.kinds.kind import (
     Again,
     Kind,
     Rows,
+    apart,
     dataset_words,
     drawn,
     own_values,
@@ -184,9 +185,7 @@ class LoadKind(RunsKind[LoadMeasurement]):
 
     def drawings(self, evaluation: Evaluation[LoadMeasurement], most_points: int) -> Iterator[Drawing]:
         for each in drawn(WorkloadPlot(), WorkloadReport(), evaluation):
-            yield replace(each, charts=each.charts[:1])
-            if server := each.charts[1:]:
-                yield replace(each, title=server[0].heading.name, charts=server, notes=())
+            yield from apart(each)
 
     def again(self, evaluation: Evaluation[LoadMeasurement]) -> Again:
         run = evaluation.measurement.run
@@ -392,7 +391,7 @@ class MixKind(RunsKind[MixMeasurement]):
         return {"load": figures}
 
     def again(self, evaluation: Evaluation[MixMeasurement]) -> Again:
-        return _again_from_file(self.name, evaluation.measurement.mix, MixRequest)
+        return again_of(self.name, evaluation.measurement.mix, MixRequest, _FILE)
 
 
 class MixSearchKind(RateSearchKind[MixSearchMeasurement]):
@@ -430,12 +429,15 @@ class MixSearchKind(RateSearchKind[MixSearchMeasurement]):
         yield "limited by", evaluation.measurement.limited_by or None
 
     def again(self, evaluation: Evaluation[MixSearchMeasurement]) -> Again:
-        return _again_from_file(self.name, evaluation.measurement.mix, MixSearchRequest)
+        return again_of(self.name, evaluation.measurement.mix, MixSearchRequest, _FILE)
 
     def unfit(self, measurement: MixSearchMeasurement) -> str:
         return Kind.unfit(self, measurement)
 
 
-def _again_from_file(kind: str, given: Mapping[str, Any], request: type[Any]) -> Again:
-    note = "The evaluation keeps the content of the file: agent info evaluation show -f json."
-    return Again(("measure", kind, *words(given, request)), (note,))
+_FILE = "The evaluation keeps the content of the file: agent info evaluation show -f json."
+
+
+def again_of(kind: str, given: Mapping[str, Any], request: type[Any], *notes: str) -> Again:
+    """Returns the command that measures a kind again with the options given."""
+    return Again(("measure", kind, *words(given, request)), notes)

@@ -201,6 +201,11 @@ class RateSearchMeasurement:
         """The maximum number of queries in a batch."""
         return self.options.max_batch_size
 
+    @property
+    def headline(self) -> tuple[str, str, RateAnswer | None]:
+        """What its bound applies to, and the name of the answer that its picture shows, and the answer."""
+        return "latency", "max QPS", self.answer
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MixSearchMeasurement(RateSearchMeasurement):
@@ -238,6 +243,11 @@ class MixSearchMeasurement(RateSearchMeasurement):
     def own_factor(self) -> RateAnswer | None:
         """The answer for this model's bound alone, whose rates are factors of the mix."""
         return self.own and self.own.times(1 / self.options.rate_qps)
+
+    @property
+    def headline(self) -> tuple[str, str, RateAnswer | None]:
+        """See ``RateSearchMeasurement``."""
+        return "latency", f"{self.name}: factor", self.factor
 
 
 SIDES = ("alone", "together")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -69,6 +69,7 @@ def mix_job(request: MixRequest) -> Job[Evaluation[MixMeasurement]]:
     return Job(partial(_evaluations, request, measure), title, f"opening {title}", stops, has_total=False)
 
 
+S = TypeVar("S", bound=MixSearchMeasurement)
 _Schedules: TypeAlias = Mapping[str, Sequence[Schedule]]
 """The schedules of each model, one for each pair of blocks."""
 _Measured: TypeAlias = tuple[Mapping[str, tuple[M, Sequence[LoadRun]]], bool]
@@ -206,16 +207,34 @@ def _search(
     limits: RunLimits,
     common: Mapping[str, Any],
 ) -> _Measured[MixSearchMeasurement]:
-    session, answer, limiting = MixSession(list(targets.values()), limits), None, ""
+    return searched(models, MixSession(list(targets.values()), limits), MixSearchMeasurement, common, limit)
+
+
+def searched(
+    models: Mapping[str, MaxQpsRequest],
+    session: MixSession,
+    kind: type[S],
+    common: Mapping[str, Any],
+    limit: float | None = None,
+    busy_ms: float = 0.0,
+) -> _Measured[S]:
+    """Searches for the largest factor, and returns a measurement of a ``kind`` for each model.
+
+    See ``search_factor`` for the other arguments; ``common`` has the fields that the search does not set.
+
+    Raises:
+        EvaluationInterrupted: The job was stopped before a probe was complete.
+    """
+    answer, limiting = None, ""
     own: Mapping[str, RateAnswer] = {}
     with suppress(EvaluationInterrupted):
-        answer, own, limiting = search_factor(models, session, limit)
+        answer, own, limiting = search_factor(models, session, limit, busy_ms)
     if not session.probes:
         raise EvaluationInterrupted("stopped before a probe was complete; nothing was published")
     measured, invalid = {}, ""
     for (name, load), runs in zip(models.items(), zip(*session.probes, strict=True), strict=True):
         judged = bound_ns_of(load.latency_bound_ms), load.late_fraction
-        search = MixSearchMeasurement(
+        search = kind(
             **common[name],
             probes=tuple(replace(run, invalid=lag_reason(run, *judged)) for run in runs),
             elapsed_ns=round(session.elapsed_s * 1e9),

@@ -33,7 +33,6 @@ from inferometer.evaluators.kinds.load.measurement import (
     LoadOptions,
     Method,
     MixMeasurement,
-    MixSearchMeasurement,
     RateSearchMeasurement,
     invalid_reason,
     rate_text,
@@ -69,7 +68,7 @@ class WorkloadPlot(Plot[LoadMeasurement]):
             return None
         sampled = any(len(run.queries) > MOST_POINTS for _, _, run, _ in runs)
         others = any((run.queries.outcome != Outcome.ANSWERED).any() for _, _, run, _ in runs)
-        charts = [chart for each in runs for chart in (_chart(*each), *_server_charts(each[0], each[2]))]
+        charts = [chart for each in runs for chart in (_chart(*each), *server_charts(each[0], each[2]))]
         read = (series.group for chart in charts for series in chart.series if series.group not in _GROUPS)
         return Drawing(
             title="Latency of each query, by when it was due",
@@ -87,7 +86,16 @@ class WorkloadPlot(Plot[LoadMeasurement]):
 _SERVER_CHARTS = (
     ("requests", 1.0, {"queue_length": "queue length", "in_flight": "in flight", "batch_size": "batch size"}),
     ("cores", 1.0, {"cpu_cores": "CPU"}),
-    ("share", 1.0, {"host_cpu_use": "host's CPU", "gpu_use": "GPU", "cache_use": "cache"}),
+    (
+        "share",
+        1.0,
+        {
+            "host_cpu_use": "host's CPU",
+            "gpu_use": "GPU",
+            "cache_use": "cache",
+            "prefix_hit_share": "prefix hits",
+        },
+    ),
     (
         "memory (MiB)",
         2.0**20,
@@ -97,7 +105,7 @@ _SERVER_CHARTS = (
 """The charts of the server, under that of the latency: the axis, its unit, and the levels by name."""
 
 
-def _server_charts(evaluation: Evaluation, run: LoadRun) -> Iterator[PointChart]:
+def server_charts(evaluation: Evaluation, run: LoadRun) -> Iterator[PointChart]:
     """Yields what the server reported during a run, over the same time; of several sources, the first."""
     for axis, unit, levels in _SERVER_CHARTS:
         found = []
@@ -114,8 +122,8 @@ def _server_charts(evaluation: Evaluation, run: LoadRun) -> Iterator[PointChart]
                 x_axis=_SINCE,
                 y_axis=axis,
                 series=tuple(found),
-                bands=_empty_start(run),
-                x_range=_clock_range(run),
+                bands=empty_start(run),
+                x_range=clock_range(run),
             )
 
 
@@ -135,14 +143,14 @@ def _chart(evaluation: Evaluation, options: LoadOptions, run: LoadRun, row: Row)
         y_axis=f"time ({unit})",
         series=tuple(_series(evaluation, *each, scale, unit) for each in found),
         rules=rules,
-        bands=_empty_start(run),
+        bands=empty_start(run),
         y_logarithmic=logarithmic,
         tall=True,
-        x_range=_clock_range(run),
+        x_range=clock_range(run),
     )
 
 
-def _clock_range(run: LoadRun) -> tuple[float, float] | None:
+def clock_range(run: LoadRun) -> tuple[float, float] | None:
     """Returns from when to when a run and the readings of its server lasted; None if none were read."""
     read_ns = [series.at_ns for series in run.server if len(series.at_ns)]
     if not read_ns:
@@ -151,7 +159,8 @@ def _clock_range(run: LoadRun) -> tuple[float, float] | None:
     return float(times_ns.min()) / _NS_PER_S, float(times_ns.max()) / _NS_PER_S
 
 
-def _empty_start(run: LoadRun) -> tuple[Band, ...]:
+def empty_start(run: LoadRun) -> tuple[Band, ...]:
+    """Returns the shaded start of a run, if it has one."""
     return (Band(0.0, run.cut_ns / _NS_PER_S, "empty start: not counted"),) if run.cut_ns else ()
 
 
@@ -315,7 +324,7 @@ def _search_chart(
     return PointChart(
         heading=label_of(evaluation, _headline(search), warning=_search_warning(search)),
         x_axis="rate (queries/s)",
-        y_axis=f"latency ({unit})",
+        y_axis=f"{search.headline[0]} ({unit})",
         series=tuple(_search_series(evaluation, *each, scale, unit) for each in sized),
         rules=(Rule(bound_ns / scale, bound), *rules),
         bands=bands,
@@ -351,9 +360,7 @@ def _answer(search: RateSearchMeasurement) -> tuple[tuple[Band, ...], tuple[Rule
 
 
 def _headline(search: RateSearchMeasurement) -> str:
-    name, answer, options = "max QPS", search.answer, search.options
-    if isinstance(search, MixSearchMeasurement):
-        name, answer = f"{search.name}: factor", search.factor
+    (_, name, answer), options = search.headline, search.options
     judged = f"at p{options.percentile:g} ≤ {options.latency_bound_ms:g} ms"
     if answer is None:
         return f"{name} {judged}: no answer"

@@ -84,6 +84,16 @@ def set_instances(request: Any) -> None:
         object.__setattr__(request, "instances", fitting)
 
 
+def check_metrics(request: Any) -> None:
+    """Refuses a metrics_url that is no URL, or that a server_statistics_hz of 0 would not read."""
+    for url in map(str.strip, (request.metrics_url or "").split(",")):
+        if url and not _URL.fullmatch(url):
+            shown = url.rpartition("@")[2]  # without a password
+            raise ConfigurationError(f'metrics_url "{shown}" is not http://HOST:PORT/metrics')
+    if request.metrics_url and request.server_statistics_hz == 0:
+        raise ConfigurationError("server_statistics_hz of 0 reads no metrics; leave out one of the two")
+
+
 def _scenario(name: str) -> Scenario:
     from inferometer.evaluators.kinds.load.measurement import Scenario
 
@@ -206,12 +216,7 @@ class LoadRequest(SampledTraces, ModelRequest):
         check_number("seed", self.seed, SEED)
         if self.synthetic and (self.dataset.path or self.dataset.name):
             raise ConfigurationError("synthetic needs no dataset; leave out dataset_name and dataset_path")
-        for url in map(str.strip, (self.metrics_url or "").split(",")):
-            if url and not _URL.fullmatch(url):
-                shown = url.rpartition("@")[2]  # without a password
-                raise ConfigurationError(f'metrics_url "{shown}" is not http://HOST:PORT/metrics')
-        if self.metrics_url and self.server_statistics_hz == 0:
-            raise ConfigurationError("server_statistics_hz of 0 reads no metrics; leave out one of the two")
+        check_metrics(self)
         self.system.check_batches(self.max_batch_size)
         if len(self.system.agents) > 1:
             raise ConfigurationError(

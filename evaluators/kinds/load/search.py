@@ -47,6 +47,7 @@ _STEP_ODDS = 0.7
 _STEPS_ALLOWED = (0.01, 0.08)
 _UNLOADED_BOUNDS = 10
 _UNLOADED_QUERIES = 20
+_FEW_SHARE = 0.1
 _ALONE_QUERIES = 12
 _ALONE_GAP = 1.25
 _ALONE_PROBES = 3
@@ -318,7 +319,7 @@ def _uninterrupted(probe: LoadRun) -> LoadRun:
 
 
 def search_factor(
-    models: Mapping[str, MaxQpsRequest], session: MixSession, limit: float | None = None
+    models: Mapping[str, MaxQpsRequest], session: MixSession, limit: float | None = None, busy_ms: float = 0.0
 ) -> tuple[RateAnswer, Mapping[str, RateAnswer], str]:
     """Searches for the largest factor at which every model of a mix keeps its bound.
 
@@ -334,6 +335,8 @@ def search_factor(
         models: The load of each model at the factor 1, with the same options of the search.
         session: Sends the probes.
         limit: The largest factor that this machine can send; None sets no limit.
+        busy_ms: How long a query occupies the system, if that is longer than its bound. If it is given,
+            probes are as long as 20 queries of each model take, as far as a tenth of the time budget allows.
 
     Returns:
         The answer, that for the bound of each model alone beside the others, and the name of the model that
@@ -342,7 +345,7 @@ def search_factor(
     Raises:
         EvaluationInterrupted: A stop was requested.
     """
-    search = _MixSearch(models, session, limit)
+    search = _MixSearch(models, session, limit, busy_ms)
     answer = search.answer()
     own = {
         name: RateAnswer(
@@ -361,10 +364,12 @@ def search_factor(
 class _MixSearch(_Search):
     """A search whose rates are factors, with the evidence of each model, and of all in ``_seen``."""
 
-    def __init__(self, models: Mapping[str, MaxQpsRequest], session: MixSession, limit: float | None) -> None:
+    def __init__(
+        self, models: Mapping[str, MaxQpsRequest], session: MixSession, limit: float | None, busy_ms: float
+    ) -> None:
         rates_qps = [each.rate_qps for each in models.values()]
         first, *_ = models.values()
-        bound_ms = max(each.latency_bound_ms for each in models.values())
+        bound_ms = max(busy_ms, *(each.latency_bound_ms for each in models.values()))
         queries = math.ceil(first.least_queries / min(rates_qps))  # of the slowest, at the factor 1
         whole = replace(first, latency_bound_ms=bound_ms, min_queries=queries, max_rate_qps=limit)
         super().__init__(whole, session)  # type: ignore[arg-type]
@@ -372,6 +377,7 @@ class _MixSearch(_Search):
         self._sender = session
         self._unloaded_qps /= sum(rates_qps)
         self._unloaded_s = _UNLOADED_QUERIES / min(rates_qps) / self._unloaded_qps
+        self._few_s = _UNLOADED_QUERIES / min(rates_qps) if busy_ms else 0.0
         self._models = {name: (each, list[Evidence]()) for name, each in models.items()}
 
     def own(self) -> dict[str, Estimate]:
@@ -425,6 +431,8 @@ class _MixSearch(_Search):
     def _probe(self, plan: _Plan, duration_s: float, left_s: float) -> bool | None:
         """Sends the mix; every search with the same seed sends the same arrivals at the same factors."""
         number = len(self._sender.probes) + 1
+        few_s = min(self._few_s / plan.rate_qps, _FEW_SHARE * self._request.time_budget_s)
+        duration_s = min(max(duration_s, few_s), left_s)
         schedules, late = [], []
         for place, (request, _) in enumerate(self._models.values()):
             seed = int(np.random.SeedSequence((request.seed, number, place)).generate_state(1)[0])

@@ -16,7 +16,6 @@ from inferometer.evaluators.kinds.generation.measurement import (
     GenerationSummary,
     Times,
 )
-from inferometer.evaluators.kinds.generation.prompts import read_prompts, synthetic_prompts
 from inferometer.evaluators.kinds.generation.request import GenerationRequest
 from inferometer.evaluators.load.queries import Outcome, Stop
 from inferometer.evaluators.load.streams import Answer, Streams
@@ -76,7 +75,17 @@ def test_tokens_count_over_the_run_and_in_the_steady_window() -> None:
     assert summary.output_tokens.interval.covers(100)
     assert summary.requests.per_s == pytest.approx(10, rel=0.01)
     assert summary.shorter == 180
-    assert summary.mean_tokens("planned_tokens") == 12
+    assert summary.tokens("planned_tokens")["planned_tokens"] == 12
+
+
+def test_numbers_of_tokens_have_a_mean_and_percentiles_over_right_answers_that_tell() -> None:
+    told = [answer(100 * n, 20, 4, input_tokens=-1 if n == 9 else 10 * n) for n in range(10)]
+    outcomes = [Outcome.FAILED, *[Outcome.ANSWERED] * 9]
+
+    found = GenerationSummary(measured(told, outcomes)).tokens("input_tokens")
+
+    names = ("input_tokens", "input_tokens_p50", "input_tokens_p90", "input_tokens_p99")  # of 10, 20 … 80
+    assert found == dict(zip(names, (45, 45, 73, pytest.approx(79.3)), strict=True))
 
 
 @pytest.mark.parametrize("chunks", [1, 5, 40])
@@ -203,73 +212,6 @@ def test_answers_are_stored_in_parts_and_joined() -> None:
         Streams.joined([{**parts[0], "chunk_ns": parts[0]["chunk_ns"][1:]}])
 
 
-@pytest.mark.parametrize("tokens_of_a_word", [1, 1.5, 2, 3])
-@pytest.mark.parametrize("added", [0, 12])
-@pytest.mark.parametrize("tokens", [16, 64, 1000])
-def test_synthetic_prompts_have_as_many_tokens_as_asked(
-    tokens_of_a_word: float, added: int, tokens: int
-) -> None:
-    asked = list[str]()
-
-    def counted(text: str) -> int:
-        asked.append(text)
-        return added + round(len(text.split()) * tokens_of_a_word)
-
-    prompts, told = synthetic_prompts(tokens, 5, 0, counted)
-
-    assert len(asked) <= 13
-    assert max(map(counted, asked.copy())) <= max(
-        1.2 * tokens, 3 * 64 + added
-    )  # no more than a server allows
-    assert {abs(counted(each) - tokens) <= tokens_of_a_word / 2 for each in prompts} == {True}
-    assert len(set(prompts)) == len(prompts)
-    assert len(prompts) == 5 or len(prompts[0].split()) < 4
-    assert told.startswith(f"{len(prompts)} synthetic prompt")
-    assert prompts == synthetic_prompts(tokens, 5, 0, counted)[0]
-    assert tokens < 1000 or {len(each) for each in prompts[0].split()} & {1} == set()  # words, not letters
-
-
-@pytest.mark.parametrize("tokens", [20, 61, 64, 67])
-def test_what_words_leave_open_is_filled(tokens: int) -> None:
-    prompts, told = synthetic_prompts(tokens, 3, 0, len)  # a token for each byte
-
-    assert {len(each) for each in prompts} == {tokens}
-    assert told == f"{len(prompts)} synthetic prompts of {tokens} tokens"
-
-
-def test_nobody_counts_the_tokens_of_a_prompt() -> None:
-    prompts, told = synthetic_prompts(8, 1, 0, lambda _: None)
-
-    assert len(prompts[0].split()) == 8
-    assert told == "1 synthetic prompt of 8 words, approximately as many tokens: nobody counts them"
-
-
-def test_a_prompt_may_have_other_ends_of_lines(tmp_path: Any) -> None:
-    file = tmp_path / "prompts.jsonl"
-    file.write_bytes('{"prompt": "a\u2028b\x85c"}\r\n\r\n{"prompt": "d"}\n'.encode())
-
-    assert read_prompts(file, 8)[0] == [("a\u2028b\x85c", 8), ("d", 8)]
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("{", "line 2: is no JSON"),
-        ("3", "line 2: is not a JSON object with either prompt or messages"),
-        ('{"prompt": "a", "messages": []}', "line 2: is not a JSON object with either"),
-        ('{"prompt": 3}', "line 2: prompt is not a text"),
-        ('{"messages": ["a"]}', "line 2: messages is not a list of objects"),
-        ('{"prompt": "a", "output_tokens": 0}', "line 2: output_tokens is not a whole number"),
-    ],
-)
-def test_a_line_that_is_no_prompt_is_refused(line: str, message: str, tmp_path: Any) -> None:
-    file = tmp_path / "prompts.jsonl"
-    file.write_text(f'{{"prompt": "a"}}\n{line}\n')
-
-    with pytest.raises(ConfigurationError, match=message):
-        read_prompts(file, 8)
-
-
 def test_the_options_of_a_measurement_have_its_bounds() -> None:
     found: GenerationMeasurement = sixty()
     options: Mapping[str, Any] = found.options
@@ -290,7 +232,7 @@ def test_the_options_of_a_measurement_have_its_bounds() -> None:
 def test_a_run_ends_with_its_duration_or_its_requests(given: Mapping[str, Any], requests: int) -> None:
     job = generation_job(GenerationRequest(agent="openai+http://h:1", arrival="constant", **given))
 
-    work = job.run.args[1]  # type: ignore[attr-defined]
+    [work] = job.run.args[1]  # type: ignore[attr-defined]
     assert len(work) == pytest.approx(requests, abs=1)
 
 
@@ -299,7 +241,16 @@ def test_a_run_ends_with_its_duration_or_its_requests(given: Mapping[str, Any], 
     [
         ({"concurrency": 2, "rate_qps": 1}, "leave out rate"),
         ({"concurrency": 2, "arrival": "poisson"}, "leave out arrival"),
-        ({"prompts": "p.jsonl", "prompt_tokens": 3}, "leave out prompt_tokens"),
+        ({"prompts": "p.jsonl", "prompt_tokens": 3}, "prompts has the prompts; leave out prompt_tokens"),
+        ({"prompts": "p.jsonl", "replay": "t.jsonl"}, "prompts has the prompts; leave out replay"),
+        ({"replay": "t.jsonl", "prefix_share": 0.5}, "replay has the prompts; leave out prefix_share"),
+        ({"replay": "t.jsonl", "arrival": "constant"}, "replay has its times; leave out arrival"),
+        ({"prefixes": 3}, "prefixes needs prefix_share; give it too"),
+        ({"think_time_s": 1.0}, "think_time needs concurrency; give it too"),
+        ({"prefix_share": 1.5}, "prefix_share is 1.5; it must be at least 0 and at most 1"),
+        ({"output_tokens": 0}, "output_tokens is 0; it must be at least 1"),
+        ({"prompt_tokens": 1.5}, "prompt_tokens is 1.5; it must be a whole number or text"),
+        ({"prompt_tokens": True}, "prompt_tokens is True; it must be a whole number or text"),
         ({"temperature": -1.0}, "temperature is -1.0; it must be at least 0"),
         ({"endpoint": "embeddings"}, 'unknown endpoint "embeddings"'),
     ],

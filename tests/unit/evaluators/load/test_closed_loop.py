@@ -13,11 +13,11 @@ from inferometer.manifests.errors import ConfigurationError, SessionError
 MS = 1_000_000
 
 
-def closed_loop(server, concurrency, extent, timeout_ms=10_000, **options):
+def closed_loop(server, concurrency, extent, timeout_ms=10_000, loop=None, **options):
     clock = server.clock
     return run_closed_loop(
         server,
-        ClosedLoop(concurrency, extent),
+        ClosedLoop(concurrency, extent, **(loop or {})),
         RunLimits(timeout_ms, **options),
         clock=clock,
         sleep=clock.wait,
@@ -66,6 +66,41 @@ def test_what_fails_or_is_given_up_makes_room_and_is_counted_once():
     assert run.queries.count(Outcome.ANSWERED) == 197
     assert run.queries.repeated == 1
     assert run.reasons == {"it is told to fail": 1}
+
+
+@pytest.mark.parametrize("think_s", [0.03, 0.5])
+def test_users_think_before_their_next_query_is_due(think_s):
+    """The server answers one of three users at a time; who has waited then thinks."""
+    server = VirtualServer(VirtualClock(), 10 * MS)
+    run = closed_loop(server, 3, Extent(0.0, 99), loop={"think_s": think_s})
+
+    due_ns, done_ns = run.queries.scheduled_ns, run.queries.done_ns
+    assert due_ns[:3].tolist() == [0, 0, 0]
+    assert (due_ns[3:] - done_ns[:-3]).tolist() == [round(think_s * NS_PER_S)] * 96
+    assert (run.queries.lag_ns >= 0).all()
+    assert run.queries.lag_ns.max() < MS
+    assert done_ns[-1] == pytest.approx(33 * (think_s + 0.01) * NS_PER_S, rel=0.05)
+    assert run.source == f"closed loop, 3 users who think for {think_s:g} s"
+
+
+def test_a_user_whose_query_fails_or_is_given_up_goes_on_after_thinking():
+    server = VirtualServer(VirtualClock(), 10 * MS, fails=frozenset({5}), hangs=frozenset({7}))
+    run = closed_loop(server, 2, Extent(0.0, 100), timeout_ms=300, loop={"think_s": 0.02})
+
+    assert [run.queries.count(each) for each in (Outcome.FAILED, Outcome.TIMED_OUT)] == [1, 1]
+    assert run.queries.count(Outcome.ANSWERED) == 98
+    assert (np.diff(run.queries.scheduled_ns) >= 0).all()
+
+
+def test_what_follows_is_prepared_for_each_user_when_the_query_before_has_ended():
+    server, followed = VirtualServer(VirtualClock(), 10 * MS), {}
+
+    def follow(before):
+        return lambda query: (followed.__setitem__(query, before), server.submit(query))
+
+    closed_loop(server, 2, Extent(0.0, 6), loop={"think_s": 0.03, "follow": follow})
+
+    assert followed == {0: -2, 1: -1, 2: 0, 3: 1, 4: 2, 5: 3}
 
 
 def test_a_stop_ends_it_within_a_look():

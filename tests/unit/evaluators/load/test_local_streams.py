@@ -108,12 +108,12 @@ def test_each_piece_is_a_chunk_with_its_time_and_tokens_are_the_engines() -> Non
         log, began_ns = Log(), time.perf_counter_ns()
         target.begin(log)
         target.submit(0)
-        waited(lambda: bool(target.answers(1)[0].chunks))
+        waited(lambda: bool(target.answer(0).chunks))
         between_ns = time.perf_counter_ns()
         target.submit(1)
         model.permits.release(10)
         assert all(log.came.acquire(timeout=WAIT_S) for _ in range(2))
-        first, second, missing = target.answers(3)
+        first, second, missing = map(target.answer, range(3))
         target.close()
 
     assert (first.text, first.finish, first.error) == (TEXT, "length", "")
@@ -135,9 +135,9 @@ def test_a_run_that_ends_cancels_its_requests_and_reports_them_to_nobody() -> No
         target.begin(log)
         assert sys.getswitchinterval() < interval_s
         target.submit(0)
-        waited(lambda: bool(target.answers(1)[0].chunks))
+        waited(lambda: bool(target.answer(0).chunks))
         target.end(0.0)
-        [cut] = target.answers(1)
+        cut = target.answer(0)
         assert sys.getswitchinterval() == interval_s
         model.permits.release()
         waited(lambda: not model.rows)  # of the three steps that the answer lacks, one was taken
@@ -177,7 +177,7 @@ def test_what_the_engine_refuses_fails_with_its_reason() -> None:
             system.ask(text("abc", 64))
 
     assert "but the context of model stepwise has 64" in log.outcomes[0][1]
-    assert target.answers(1)[0].error == log.outcomes[0][1]
+    assert target.answer(0).error == log.outcomes[0][1]
 
 
 def test_a_chat_has_its_template_and_messages_their_parts() -> None:

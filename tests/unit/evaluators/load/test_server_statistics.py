@@ -38,6 +38,9 @@ vllm:kv_cache_usage_perc{engine="0",model_name="tiny"} 0.125
 vllm:kv_cache_usage_perc{engine="1",model_name="tiny"} 0.375
 vllm:num_requests_running{engine="0",model_name="tiny"} 3.0
 vllm:num_requests_running{engine="1",model_name="tiny"} 4.0
+vllm:prefix_cache_queries_total{engine="0",model_name="tiny"} 600.0
+vllm:prefix_cache_queries_created{engine="0",model_name="tiny"} 1.7e+09
+vllm:prefix_cache_hits_total{engine="0",model_name="tiny"} 150.0
 """
 OURS = """
 inferometer_queue_requests{model="Mean"} 2.0
@@ -75,7 +78,12 @@ inferometer_batch_inputs_sum{model="Mean"} 12.0
             | {"output_ns": 4_917_895.872495137, "cpu_ns": 1.48e9, "memory_bytes": 139_337_728},
         ),
         (OURS, "Mean", {"queue_length": 2, "in_flight": 4, "executions": 4, "inferences": 12}),
-        (SEVERAL, "tiny", {"gpu_use": 0.75, "gpu_memory_bytes": 1500, "cache_use": 0.25, "in_flight": 7}),
+        (
+            SEVERAL,
+            "tiny",
+            {"gpu_use": 0.75, "gpu_memory_bytes": 1500, "cache_use": 0.25, "in_flight": 7}
+            | {"prefix_tokens": 600, "prefix_hits": 150},
+        ),
     ],
     ids=["Triton", "vLLM", "KServe", "ours", "several"],
 )
