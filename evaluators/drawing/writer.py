@@ -20,19 +20,7 @@ from inferometer.manifests.errors import ConfigurationError, OutputError, printa
 MOST_ROWS = 1000
 """The maximum number of rows in the table of a page."""
 
-_STYLE = """
-body { font: 14px/1.45 system-ui, sans-serif; color: #222; background: #fff; margin: 1.5rem; }
-h1 { font-size: 1.4rem; margin: 0 0 .3rem; }
-p { margin: .3rem 0 1rem; color: #555; }
-figure { margin: 0 0 1.5rem; }
-svg { max-width: 100%; height: auto; }
-div { overflow-x: auto; }
-table { border-collapse: collapse; font-size: 12px; font-variant-numeric: tabular-nums; }
-caption { text-align: left; padding: .3rem 0; color: #555; }
-th, td { padding: .2rem .6rem; border-bottom: 1px solid #ddd; text-align: left; white-space: nowrap; }
-td.number { text-align: right; }
-th { border-bottom: 2px solid #888; }
-"""
+_STYLE = Path(__file__).with_name("page.css")
 
 
 def page(
@@ -62,7 +50,8 @@ def page(
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{_text(title)}</title>
-<style>{_STYLE}</style>
+<style>
+{_STYLE.read_text(encoding="utf-8")}</style>
 </head>
 <body>
 <h1>{_text(title)}</h1>

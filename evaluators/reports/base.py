@@ -202,6 +202,18 @@ def cut_percent(percent: float) -> float:
     return min(100.0, math.floor(round(100 * percent, 6)) / 100)
 
 
+def end_columns(key: str, heading: str, decimals: int = 3, detail: int = 3) -> Iterator[Column]:
+    """Yields the columns for the ends of the interval of the figure in the column ``key``."""
+    for end in ("low", "high"):
+        yield Column(f"{key}_{end}", f"{heading} {end}".lstrip(), decimals=decimals, detail=detail)
+
+
+def end_values(key: str, interval: tuple[float, float] | None) -> dict[str, Value]:
+    """Returns the values of ``end_columns``."""
+    low, high = interval or (None, None)
+    return {f"{key}_low": low, f"{key}_high": high}
+
+
 def time_columns(
     key: str, heading: str, details: Mapping[str, int], intervals: Collection[str]
 ) -> Iterator[Column]:

@@ -14,7 +14,7 @@ from inferometer.agent.artifacts.files import ArtifactCache
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Subset
 from inferometer.evaluators.jobs.job import DatasetChoice, Progress
 from inferometer.evaluators.jobs.request import ScoreOptions
-from inferometer.evaluators.reports.base import Column, Row
+from inferometer.evaluators.reports.base import Column, Row, end_values
 from inferometer.evaluators.scoring import prediction_files
 from inferometer.evaluators.scoring.prediction_files import PredictionFile
 from inferometer.evaluators.tasks.metric import METRICS, ScoringFailure, TaskMetric, TaskResult
@@ -220,13 +220,11 @@ COLUMNS = (
 def rows_of(result: TaskResult, failed: int, dataset: str) -> Iterator[Row]:
     """Yields a row for each score."""
     for score in result.scores:
-        low, high = score.interval or (None, None)
         yield {
             "task": result.task,
             "score_name": score.name,
             "score": score.value,
-            "score_low": low,
-            "score_high": high,
+            **end_values("score", score.interval),
             "score_unit": score.unit or None,
             "evaluated_inputs": result.samples,
             "failed_inputs": failed,

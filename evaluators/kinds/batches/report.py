@@ -24,10 +24,12 @@ from inferometer.evaluators.reports.base import (
     Value,
     describe,
     describe_names,
+    end_columns,
+    end_values,
     time_columns,
     time_values,
 )
-from inferometer.evaluators.tasks.metric import METRICS, Score, TaskResult
+from inferometer.evaluators.tasks.metric import METRICS, Score, ScoreInterval, TaskResult
 
 _NS_PER_US = 1000
 _FIGURES = {"trimmed_mean": 2, "mean": 0, "p50": 0, "p90": 0, "p99": 0}
@@ -51,8 +53,7 @@ class LatencyReport(Report[BatchMeasurement]):
         *EVALUATION_COLUMNS,
         *time_columns("latency_ms", "", _FIGURES, _WITH_INTERVAL),
         Column("throughput_inputs_per_s", "throughput (inputs/s)", decimals=1),
-        Column("throughput_inputs_per_s_low", "throughput low", decimals=1, detail=3),
-        Column("throughput_inputs_per_s_high", "throughput high", decimals=1, detail=3),
+        *end_columns("throughput_inputs_per_s", "throughput", decimals=1),
         Column("end_to_end_inputs_per_s", "end to end (inputs/s)", decimals=1, detail=1),
         Column("measured_batches", "measured batches", detail=1),
         Column("process", "process", detail=1),
@@ -64,13 +65,11 @@ class LatencyReport(Report[BatchMeasurement]):
     def rows(self, evaluations: Sequence[Evaluation[BatchMeasurement]]) -> Iterator[Row]:
         for evaluation in evaluations:
             summary = LatencySummary.of(evaluation.measurement)
-            low, high = summary.throughput_interval or (None, None)
             yield {
                 **describe(evaluation),
                 **time_values("latency_ms", summary, _FIGURES, _WITH_INTERVAL),
                 "throughput_inputs_per_s": summary.throughput_inputs_per_s,
-                "throughput_inputs_per_s_low": low,
-                "throughput_inputs_per_s_high": high,
+                **end_values("throughput_inputs_per_s", summary.throughput_interval),
                 "end_to_end_inputs_per_s": summary.end_to_end_inputs_per_s,
                 "measured_batches": summary.measured_batches,
                 "process": evaluation.process,
@@ -123,10 +122,8 @@ _COUNTS = (
 )
 _ENDS = (STATUS_COLUMN, CONDITIONS_COLUMN)
 _OF_CLASSES = (
-    Column("top1_accuracy_low", "top-1 low", decimals=4, detail=3),
-    Column("top1_accuracy_high", "top-1 high", decimals=4, detail=3),
-    Column("top5_accuracy_low", "top-5 low", decimals=4, detail=3),
-    Column("top5_accuracy_high", "top-5 high", decimals=4, detail=3),
+    *end_columns("top1_accuracy", "top-1", decimals=4),
+    *end_columns("top5_accuracy", "top-5", decimals=4),
     Column("calibration_error", "calibration error", decimals=4, detail=2),
 )
 _OF_ANY_TASK = (
@@ -134,8 +131,7 @@ _OF_ANY_TASK = (
     Column("definition", "definition", detail=3),
     Column("score_name", "score name", detail=3),
     Column("score", "score", decimals=4, detail=3),
-    Column("score_low", "low", decimals=4, detail=3),
-    Column("score_high", "high", decimals=4, detail=3),
+    *end_columns("score", "", decimals=4),
     Column("score_unit", "unit", detail=3),
     Column("other_scores", "other scores", detail=3),
 )
@@ -244,36 +240,31 @@ def _class_values(evaluation: Evaluation[BatchMeasurement]) -> dict[str, Value]:
     """Returns the values of ``_TOP1`` and ``_OF_CLASSES``."""
     accuracy, result = evaluation.measurement.accuracy, evaluation.measurement.task_result
     classes = result if result is not None and result.task == CLASSIFICATION else None
-    ends = {name: _ends(classes, name) for name in ("top-1", "top-5")}
     return {
         "top1_accuracy": accuracy.top1_share if accuracy else None,
         "top5_accuracy": accuracy.top5_share if accuracy else None,
-        "top1_accuracy_low": ends["top-1"][0],
-        "top1_accuracy_high": ends["top-1"][1],
-        "top5_accuracy_low": ends["top-5"][0],
-        "top5_accuracy_high": ends["top-5"][1],
+        **end_values("top1_accuracy", _interval(classes, "top-1")),
+        **end_values("top5_accuracy", _interval(classes, "top-5")),
         "calibration_error": classes.score("ECE") if classes else None,
     }
 
 
-def _ends(result: TaskResult | None, name: str) -> tuple[float | None, float | None]:
+def _interval(result: TaskResult | None, name: str) -> ScoreInterval | None:
     scores = result.scores if result else ()
-    return next((each.interval for each in scores if each.name == name and each.interval), (None, None))
+    return next((each.interval for each in scores if each.name == name), None)
 
 
 def _task_values(evaluation: Evaluation[BatchMeasurement]) -> dict[str, Value]:
     """Returns the values of ``_OF_ANY_TASK``."""
     result = evaluation.measurement.task_result
     first = result.first if result else None
-    low, high = (first.interval if first else None) or (None, None)
     others = [each for each in (result.scores if result else ()) if each is not first]
     return {
         "task": evaluation.system.manifest.output.type,
         "definition": result.definition if result else None,
         "score_name": first.name if first else None,
         "score": first.value if first else None,
-        "score_low": low,
-        "score_high": high,
+        **end_values("score", first.interval if first else None),
         "score_unit": (first.unit or None) if first else None,
         "other_scores": " ".join(map(_pair, (e for e in others if e.value is not None))) or None,
     }
@@ -308,15 +299,13 @@ def _score_columns(score: Score) -> Iterator[Column]:
     unit = f" ({score.unit})" if score.unit else ""
     yield Column(score.name, f"{score.name}{unit}", decimals=score.decimals, stays=True)
     if score.interval:
-        yield Column(f"{score.name}_low", f"{score.name} low", decimals=score.decimals, detail=3)
-        yield Column(f"{score.name}_high", f"{score.name} high", decimals=score.decimals, detail=3)
+        yield from end_columns(score.name, score.name, decimals=score.decimals)
 
 
 def _score_values(result: TaskResult | None, names: Iterable[str]) -> dict[str, Value]:
     values: dict[str, Value] = {}
     for name in names:
-        low, high = _ends(result, name)
-        values |= {name: result.score(name) if result else None, f"{name}_low": low, f"{name}_high": high}
+        values |= {name: result.score(name) if result else None, **end_values(name, _interval(result, name))}
     return values
 
 

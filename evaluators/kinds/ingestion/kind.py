@@ -48,6 +48,8 @@ from inferometer.evaluators.reports.base import (
     Report,
     Row,
     describe,
+    end_columns,
+    end_values,
     in_us,
     time_columns,
     time_values,
@@ -272,8 +274,7 @@ class IngestionReport(Report[IngestionMeasurement]):
         Column("shuffled", "shuffled", detail=2),
         Column("batches_per_s", "batches/s", decimals=2, detail=1),
         Column("samples_per_s", "samples/s", decimals=1),
-        Column("samples_per_s_low", "samples/s low", decimals=1, detail=3),
-        Column("samples_per_s_high", "samples/s high", decimals=1, detail=3),
+        *end_columns("samples_per_s", "samples/s", decimals=1),
         Column("bytes_per_s", "bytes/s", decimals=0, detail=1),
         *time_columns("wait_ms", "wait", _FIGURES, _WITH_INTERVAL),
         Column("read_us", "read a sample (us)", decimals=1, detail=1),
@@ -294,7 +295,6 @@ class IngestionReport(Report[IngestionMeasurement]):
         for evaluation in evaluations:
             measured, summary = evaluation.measurement, IngestionSummary.of(evaluation.measurement)
             data = measured.data
-            low, high = summary.samples_interval or (None, None)
             described = describe(evaluation)
             yield {
                 **{key: value for key, value in described.items() if key not in _OF_A_MODEL},
@@ -306,8 +306,7 @@ class IngestionReport(Report[IngestionMeasurement]):
                 "shuffled": data.shuffle,
                 "batches_per_s": summary.batches_per_s,
                 "samples_per_s": summary.samples_per_s,
-                "samples_per_s_low": low,
-                "samples_per_s_high": high,
+                **end_values("samples_per_s", summary.samples_interval),
                 "bytes_per_s": summary.bytes_per_s,
                 **time_values("wait_ms", summary, _FIGURES, _WITH_INTERVAL),
                 "read_us": in_us(summary.read_ns),

@@ -23,6 +23,8 @@ from inferometer.evaluators.reports.base import (
     Row,
     cut_percent,
     describe,
+    end_columns,
+    end_values,
     in_ms,
     in_us,
     time_columns,
@@ -54,8 +56,7 @@ class TrainingReport(Report[TrainingMeasurement]):
         Column("communication", "gradients by", detail=2),
         *time_columns("step_ms", "step", _FIGURES, _WITH_INTERVAL),
         Column("throughput_samples_per_s", "throughput (samples/s)", decimals=1),
-        Column("throughput_samples_per_s_low", "throughput low", decimals=1, detail=3),
-        Column("throughput_samples_per_s_high", "throughput high", decimals=1, detail=3),
+        *end_columns("throughput_samples_per_s", "throughput", decimals=1),
         *(Column(f"{name}_ms", f"{name} (ms)", detail=1) for name in _PARTS),
         *(Column(f"{name}_ms", f"{name} (ms)", detail=2) for name in _SAMPLED),
         Column("bound", "bound by"),
@@ -79,7 +80,6 @@ class TrainingReport(Report[TrainingMeasurement]):
         for evaluation in evaluations:
             measured, summary = evaluation.measurement, TrainingSummary.of(evaluation.measurement)
             options, accuracy, data = measured.options, measured.accuracy, measured.data
-            low, high = summary.throughput_interval or (None, None)
             yield {
                 **describe(evaluation),
                 "ranks": options.ranks,
@@ -88,8 +88,7 @@ class TrainingReport(Report[TrainingMeasurement]):
                 "communication": options.communication or None,
                 **time_values("step_ms", summary, _FIGURES, _WITH_INTERVAL),
                 "throughput_samples_per_s": summary.throughput_samples_per_s,
-                "throughput_samples_per_s_low": low,
-                "throughput_samples_per_s_high": high,
+                **end_values("throughput_samples_per_s", summary.throughput_interval),
                 **{f"{name}_ms": in_ms(getattr(summary, f"{name}_ns")) for name in (*_PARTS, *_SAMPLED)},
                 "bound": summary.bound.value if summary.bound else None,
                 "first_loss": summary.first_loss,
