@@ -29,6 +29,23 @@ def point(size: int, data: int, *, limited: bool = False) -> Any:
     }
 
 
+def gpu_point(size: int, process: int | None = None) -> Any:
+    """A process that predicted on a GPU, of which others had 50 MiB and it ``process``, if that is told."""
+    found = point(size, 9000)
+    model = {"Allocated": 100, "Reserved": 120, "AllocatedPeak": 110, "ReservedPeak": 120, "Used": 600}
+    batch = {
+        "Allocated": 100,
+        "Reserved": 260,
+        "AllocatedPeak": 100 + 10 * size,
+        "ReservedPeak": 300,
+        "Used": 810,
+    }
+    told = {} if process is None else {"Process": process}
+    for stage, mib in {"baseline": {"Used": 50}, "model": model, "batch": {**batch, **told}}.items():
+        found["readings"][stage] |= {f"Device{name}": value * MIB for name, value in mib.items()}
+    return found
+
+
 MEASURED = MemoryMeasurement(
     points=[
         point(4, 240),

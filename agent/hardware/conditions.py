@@ -510,6 +510,28 @@ def gpu_of_index(index: int) -> Any:
     return pynvml.nvmlDeviceGetHandleByUUID(name)
 
 
+def read_gpu_memory(index: int) -> dict[str, int]:
+    """Returns the memory of a GPU in bytes, as NVML reports it; nothing without a driver or such a GPU.
+
+    ``DeviceUsed`` and ``DeviceFree`` are of the whole GPU, and ``DeviceProcess`` is that of this process and
+    its descendants, which is missing if NVML knows none of them, as in a container.
+    """
+    with suppress(pynvml.NVMLError, ValueError):  # ValueError: a name that is no text
+        pynvml.nvmlInit()
+        try:
+            gpu, own = gpu_of_index(index), {os.getpid(), *process_tree(os.getpid())}
+            whole, running = (
+                pynvml.nvmlDeviceGetMemoryInfo(gpu),
+                pynvml.nvmlDeviceGetComputeRunningProcesses(gpu),
+            )
+            used = sum(each.usedGpuMemory or 0 for each in running if each.pid in own)
+            found = {"DeviceUsed": int(whole.used), "DeviceFree": int(whole.free)}
+            return {**found, "DeviceProcess": used} if used else found
+        finally:
+            pynvml.nvmlShutdown()
+    return {}
+
+
 def _slowed_ns(gpu: Any, policy: int) -> int | None:
     return _optional(lambda: int(pynvml.nvmlDeviceGetViolationStatus(gpu, policy).violationTime))
 

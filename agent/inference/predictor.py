@@ -179,6 +179,20 @@ class Predictor(Closeable):
             ConfigurationError: The device cannot run the precision.
         """
 
+    @classmethod
+    def read_device_memory(cls, index: int) -> dict[str, int]:
+        """Returns the bytes that this process's tensors take of a GPU, and begins new peaks; after ``load``.
+
+        ``DeviceAllocated`` is that of tensors, and ``DeviceReserved`` has what is kept for others too, each
+        with its ``Peak`` since the last call. The default is nothing: the framework does not count it.
+        """
+        return {}
+
+    @classmethod
+    def limit_device_memory(cls, index: int, limit_bytes: int) -> None:
+        """Limits ``DeviceReserved`` before ``load``; frameworks with ``read_device_memory`` implement it."""
+        raise NotImplementedError
+
     @abstractmethod
     def load(self) -> None:
         """Loads the model onto the device.

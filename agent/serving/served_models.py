@@ -16,14 +16,13 @@ from enum import Enum
 from typing import Any
 
 import psutil
-import pynvml
 from packaging.utils import canonicalize_version
 from packaging.version import InvalidVersion, Version
 
 from inferometer.agent.artifacts.files import ArtifactCache
 from inferometer.agent.artifacts.locations import model_files
 from inferometer.agent.generation.opening import open_engine
-from inferometer.agent.hardware.conditions import gpu_of_index
+from inferometer.agent.hardware.conditions import read_gpu_memory
 from inferometer.agent.hardware.environment import CPU, Device, Precision, Weights, default_threads
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import Session, SessionOptions
@@ -149,21 +148,11 @@ def used_bytes(device: Device) -> int | None:
     a container, the memory in use on the whole GPU. If GPUs differ, see ``GpuReader`` on their order. Returns
     None without a driver.
     """
+    if device.is_gpu:
+        found = read_gpu_memory(device.index)
+        return found.get("DeviceProcess", found.get("DeviceUsed"))
     me = psutil.Process()
-    processes = [me, *me.children(recursive=True)]
-    if not device.is_gpu:
-        return sum(map(_resident_bytes, processes))
-    with suppress(pynvml.NVMLError, ValueError):  # ValueError: a name that is no text
-        pynvml.nvmlInit()
-        try:
-            handle = gpu_of_index(device.index)
-            own = {process.pid for process in processes}
-            running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
-            used = sum(each.usedGpuMemory or 0 for each in running if each.pid in own)
-            return int(used or pynvml.nvmlDeviceGetMemoryInfo(handle).used)
-        finally:
-            pynvml.nvmlShutdown()
-    return None
+    return sum(map(_resident_bytes, (me, *me.children(recursive=True))))
 
 
 def _resident_bytes(process: psutil.Process) -> int:

@@ -20,12 +20,14 @@ import pytest
 import inferometer
 from inferometer.agent.child_process import end_children, received, sent, start_child
 from inferometer.agent.hardware.allocator import VARIABLE
-from inferometer.agent.hardware.environment import CPU
+from inferometer.agent.hardware.environment import CPU, Device
+from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.inference.stages import BatchResult, InputFailure, Stage, StageTimes, SystemDescription
 from inferometer.agent.preprocessing.inputs import Tensors
 from inferometer.evaluators.datasets.arrays import synthetic_arrays
 from inferometer.evaluators.evaluation import Evaluation, Status
-from inferometer.evaluators.jobs.job import JobCallbacks, JobStart
+from inferometer.evaluators.jobs.job import JobCallbacks, JobStart, SystemRequest
+from inferometer.evaluators.kinds.memory import job
 from inferometer.evaluators.kinds.memory.job import memory_job
 from inferometer.evaluators.kinds.memory.kind import MemoryKind, MemoryReport
 from inferometer.evaluators.kinds.memory.measurement import MIB, MemoryMeasurement, MemoryRequest
@@ -268,6 +270,99 @@ def _count(file: Path) -> Known:
 def test_a_process_that_is_lost_before_it_begins_is_not_out_of_memory(tmp_path: Path) -> None:
     with pytest.raises(InferometerError, match="batch size 2"):
         measured(Lost(file=tmp_path / "read"), batch_sizes=(1, 2), memory_limit_mib=2, tries=1)
+
+
+class Counting:
+    """The framework of a GPU: 100 MiB of model, and 10 of each input, which must not exceed the limit."""
+
+    limit_bytes, size, loaded = 10**12, 0, False
+
+    @classmethod
+    def limit_device_memory(cls, index: int, limit_bytes: int) -> None:
+        assert not cls.loaded
+        cls.limit_bytes = limit_bytes
+
+    @classmethod
+    def read_device_memory(cls, index: int) -> dict[str, int]:
+        found = {"Allocated": 100, "Reserved": 200, "AllocatedPeak": 100 + 10 * cls.size, "ReservedPeak": 900}
+        return {f"Device{name}": value * MIB for name, value in found.items()}
+
+    @classmethod
+    def fails(cls, size: int) -> str | None:
+        cls.size = size
+        return "CUDA out of memory" if (100 + 10 * size) * MIB > cls.limit_bytes else None
+
+
+class NotCounting(Counting):
+    """A framework that does not count its memory of a GPU."""
+
+    @classmethod
+    def read_device_memory(cls, index: int) -> dict[str, int]:
+        return {}
+
+
+@dataclass(frozen=True)
+class OnGpu(Known):
+    """Resources whose framework has a GPU of 2,000 MiB; 500 are outside of its allocator."""
+
+    framework: type[Counting] = Counting
+
+    def __reduce__(self) -> Any:
+        return _on_gpu, (self.framework,)
+
+    @property
+    def registry(self) -> Any:
+        return SimpleNamespace(find=lambda _: SimpleNamespace(load=lambda: self.framework))
+
+    def open_loadable(self, request: object, *, notify: object) -> Any:
+        self.framework.loaded = True
+        return super().open_loadable(request, notify=notify)
+
+
+def _on_gpu(framework: type[Counting]) -> OnGpu:
+    """Opens the resources in a process that has the GPU."""
+    job.read_gpu_memory = lambda _: _gpu_memory(framework.loaded)
+    return OnGpu(fails=framework.fails, framework=framework)
+
+
+def _gpu_memory(loaded: bool = False) -> dict[str, int]:
+    used = 300 + 700 * loaded
+    return {"DeviceUsed": used * MIB, "DeviceFree": (2300 - used) * MIB}
+
+
+_GPU: Any = {"system": SystemRequest(session=SessionOptions(device=Device.gpus("0")))}
+
+
+@pytest.mark.parametrize(
+    ("limit_mib", "largest"),
+    [pytest.param(1000, 40, id="given"), pytest.param(None, 140, id="what is free"), (550, 0)],
+)
+def test_the_limit_on_a_gpu_bounds_what_the_process_takes_of_it(
+    limit_mib: int | None, largest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "read_gpu_memory", lambda _: _gpu_memory())
+    found = measured(OnGpu(), batch_sizes=(1, 8), memory_limit_mib=limit_mib, tries=2, **_GPU)
+
+    first, *_, last = cast("Any", list(MemoryReport().rows([found])))
+    assert (first["memory_of"], first["framework_mib"], first["peak_mib"]) == ("device", 500, 610)
+    capacity = found.measurement.capacity(0)
+    assert (capacity["largest_batch"], capacity["estimated_batch"]) == (largest, largest)
+    assert (last["outcome"], last["failure"]) == ("does not fit", "CUDA out of memory")
+
+
+@pytest.mark.parametrize(
+    ("framework", "memory", "message"),
+    [
+        (NotCounting, _gpu_memory(), "does not count its memory of a GPU; use PyTorch"),
+        (Counting, {}, "gpu:0: NVML finds no such GPU, or no driver; measure on the CPU"),
+    ],
+)
+def test_a_gpu_whose_memory_is_not_told_is_refused(
+    framework: type[Counting], memory: dict[str, int], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "read_gpu_memory", lambda _: memory)
+    with pytest.raises(InferometerError, match=message):
+        measured(OnGpu(framework=framework), batch_sizes=(1,), **_GPU)
 
 
 def _no_file(size: int) -> str:

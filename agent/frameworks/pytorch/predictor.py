@@ -117,6 +117,22 @@ class PyTorchPredictor(Predictor):
     def check(cls, manifest: ModelManifest, options: PredictorOptions, *, in_memory: bool = False) -> None:
         find_device(title_of(manifest), options.device)
 
+    @classmethod
+    def read_device_memory(cls, index: int) -> dict[str, int]:
+        found = {
+            "DeviceAllocated": torch.cuda.memory_allocated(index),
+            "DeviceReserved": torch.cuda.memory_reserved(index),
+            "DeviceAllocatedPeak": torch.cuda.max_memory_allocated(index),
+            "DeviceReservedPeak": torch.cuda.max_memory_reserved(index),
+        }
+        torch.cuda.reset_peak_memory_stats(index)
+        return found
+
+    @classmethod
+    def limit_device_memory(cls, index: int, limit_bytes: int) -> None:
+        _, total = torch.cuda.mem_get_info(index)
+        torch.cuda.set_per_process_memory_fraction(min(1.0, max(0, limit_bytes) / total), index)
+
     def load(self) -> None:
         try:
             self._load()

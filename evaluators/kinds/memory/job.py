@@ -16,7 +16,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import psutil
 
-from inferometer.agent.hardware.conditions import control_groups, process_tree
+from inferometer.agent.hardware.conditions import control_groups, process_tree, read_gpu_memory
+from inferometer.agent.hardware.environment import Device
+from inferometer.agent.inference.predictor import Predictor
 from inferometer.agent.serving.batch_worker import open_instances
 from inferometer.evaluators.datasets.arrays import SyntheticDataset, synthetic_arrays
 from inferometer.evaluators.evaluation import Evaluation, Status, TensorSystem, utc_now
@@ -44,9 +46,9 @@ def memory_job(request: MemoryRequest) -> MemoryJob:
     system = request.system
     if not _OWN.exists():
         raise errors.ConfigurationError("memory is read from /proc/self/status, which only Linux has")
-    if system.agents or system.session.device.is_gpu:
+    if system.agents or len(set(system.session.device.indices)) > 1:
         raise errors.ConfigurationError(
-            "memory is that of a process on this machine's CPU; leave out agent and gpu"
+            "memory is that of this machine's CPU or one GPU; give one, and no agent"
         )
     if system.given is not None and system.given.in_memory is not None:
         raise errors.ConfigurationError("a model in memory is not in fresh processes; save it to a file")
@@ -92,12 +94,25 @@ def available_bytes(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> int
     return min(found)
 
 
+def _read_device(device: Device, predictor: type[Predictor] | None = None) -> dict[str, int]:
+    """Returns the reading of a GPU, without that of the framework before it has loaded; nothing for a CPU."""
+    if not device.is_gpu:
+        return {}
+    if not (found := read_gpu_memory(device.index)):
+        raise errors.DeviceError(f"{device}: NVML finds no such GPU, or no driver; measure on the CPU")
+    if predictor and not (counted := predictor.read_device_memory(device.index)):
+        raise errors.ConfigurationError("this framework does not count its memory of a GPU; use PyTorch")
+    return {**found, **counted} if predictor else found
+
+
 def _stages(
     request: MemoryRequest, resources: JobResources, point: Point, limit_bytes: int, callbacks: JobCallbacks
 ) -> Iterator[tuple[str, Any]]:
     """Runs in the fresh process: yields the reading at the end of each stage, by its name."""
-    yield "baseline", read_memory()
-    if point["limited"]:
+    device = request.system.session.device
+    yield "baseline", read_memory() | _read_device(device)
+    on_cpu = point["limited"] and not device.is_gpu
+    if on_cpu:
         import resource  # which Windows lacks
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -106,14 +121,16 @@ def _stages(
     given, seed = request.system.given, request.system.session.seed
     try:
         manifest = given.manifest if given else resources.find_model(request.system)
-        resources.registry.find(manifest.framework.name).load()
+        predictor = resources.registry.find(manifest.framework.name).load()
+        if point["limited"] and device.is_gpu:
+            predictor.limit_device_memory(device.index, limit_bytes)
         yield "framework", read_memory()
         system = resources.open_loadable(request.system, notify=callbacks.on_warning)
         with ExitStack() as opened:
             systems = open_instances(system, request.instances, getattr(system, "open_another", None))
             for each in (further := systems[1:]):
                 opened.enter_context(closing(each))
-            yield "model", read_all_memory()
+            yield "model", read_all_memory() | _read_device(device, predictor)
             yield "system", system.description
             tensors, size = system.description.manifest.tensors, range(point["batch_size"])
             drawn = synthetic_arrays(tensors, seed, size=point["sequence_length"] or None)
@@ -123,8 +140,8 @@ def _stages(
             read_all_memory()  # leaves the drawing out of the peak, and the inputs in it
             for _ in range(request.predictions):
                 _predict(systems, batches, threads)
-            reading = read_all_memory()
-            data = data_bytes(reading) if point["limited"] and process_tree(os.getpid()) else 0
+            reading = read_all_memory() | _read_device(device, predictor)
+            data = data_bytes(reading) if on_cpu and process_tree(os.getpid()) else 0
             if data > limit_bytes:  # which bounds each process alone
                 raise errors.OutOfMemoryError(f"{data / MIB:,.0f} MiB of data in all processes")
             yield "batch", reading
@@ -158,7 +175,8 @@ class _Run:
         if self.callbacks.stop_requested():
             raise errors.EvaluationInterrupted("stopped before a batch was measured; nothing was published")
         point = Point(batch_size=size, sequence_length=length, limited=limited, failure="", readings={})
-        work = partial(_stages, self.request, self.resources, point, self.found.limit_bytes)
+        limit_bytes = self.found.limit_bytes - self.found.outside_bytes
+        work = partial(_stages, self.request, self.resources, point, limit_bytes)
         task = LinkedTask(f"the process with batch size {size}", work)
         told = replace(self.callbacks, stop_requested=lambda: False)  # each process is short
         try:
@@ -209,7 +227,8 @@ def _measured(
     _ = resources.catalog  # read once, and not in each process
     created_at, began_ns, whole = utc_now(), time.perf_counter_ns(), True
     limit_mib, lengths = request.memory_limit_mib, request.sequence_lengths or (0,)
-    limit_bytes = limit_mib * MIB if limit_mib else available_bytes()
+    free_bytes = _read_device(request.system.session.device).get("DeviceFree") or available_bytes()
+    limit_bytes = limit_mib * MIB if limit_mib else free_bytes
     found = MemoryMeasurement([], limit_bytes, 0, request.given)
     run = _Run(request, resources, callbacks, found)
     try:

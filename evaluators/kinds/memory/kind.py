@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from inferometer.evaluators.drawing import charts
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.kind import Kind, Rows, allocator_words
-from inferometer.evaluators.kinds.memory.measurement import MIB, MemoryMeasurement, MemoryRequest, data_bytes
+from inferometer.evaluators.kinds.memory.measurement import (
+    MIB,
+    MemoryMeasurement,
+    MemoryRequest,
+    data_bytes,
+    needed_bytes,
+    outside_bytes,
+)
 from inferometer.evaluators.reports.base import NAME_COLUMNS, STATUS_COLUMN, Column, Report, Row, describe
 
 if TYPE_CHECKING:
@@ -28,6 +35,16 @@ _FIGURES: Mapping[str, tuple[str, int, Callable[[Any], int]]] = {
     "data_mib": ("data", 0, lambda of: data_bytes(of["batch"])),
 }
 """The figures of a process: the heading, the level of detail, and the bytes from its readings."""
+_HOST_FIGURES = {key: of for key, (*_, of) in _FIGURES.items()}
+_DEVICE_FIGURES: Mapping[str, Callable[[Any], int]] = {
+    "framework_mib": outside_bytes,
+    "model_mib": lambda of: of["model"]["DeviceAllocated"],
+    "batch_mib": lambda of: of["batch"]["DeviceAllocatedPeak"] - of["model"]["DeviceAllocated"],
+    "peak_mib": needed_bytes,
+    "load_peak_mib": lambda of: outside_bytes(of) + of["model"]["DeviceAllocatedPeak"],
+    "data_mib": lambda of: outside_bytes(of) + of["batch"]["DeviceReservedPeak"],
+}
+"""Those of a process on a GPU."""
 
 
 class MemoryReport(Report[MemoryMeasurement]):
@@ -36,6 +53,9 @@ class MemoryReport(Report[MemoryMeasurement]):
     ``framework`` (imported), ``model`` (loaded) and ``batch`` (the peak of the predictions, with inputs and
     outputs) are resident memory, each above the one before; ``peak`` is their sum. ``anonymous`` and
     ``files`` divide what the whole process has after the predictions. ``data`` is what the limit bounds.
+
+    If ``memory of`` is a GPU, all but ``process peak`` is its memory: ``framework`` is what is outside the
+    framework's allocator, ``model`` and ``batch`` are tensors, and ``data`` has all that is reserved.
     """
 
     name = "memory"
@@ -47,7 +67,9 @@ class MemoryReport(Report[MemoryMeasurement]):
         Column("sequence_length", "sequence length", detail=1),
         Column("instances", "instances", detail=1),
         Column("outcome", "outcome"),
+        Column("memory_of", "memory of"),
         *(Column(key, f"{name} (MiB)", 1, detail) for key, (name, detail, _) in _FIGURES.items()),
+        Column("process_peak_mib", "process peak (MiB)", 1, 1),
         Column("limit_mib", "limit (MiB)", decimals=1),
         Column("estimated_batch", "estimated batch"),
         Column("model_error_percent", "model error (%)", 1, 1),
@@ -61,6 +83,7 @@ class MemoryReport(Report[MemoryMeasurement]):
     def rows(self, evaluations: Sequence[MemoryEvaluation]) -> Iterator[Row]:
         for evaluation in evaluations:
             described, measured = describe(evaluation), evaluation.measurement
+            figures = _DEVICE_FIGURES if measured.on_device else _HOST_FIGURES
             for point in sorted(measured.points, key=itemgetter("sequence_length", "limited", "batch_size")):
                 readings, failed = point["readings"], bool(point["failure"])
                 yield {
@@ -69,7 +92,10 @@ class MemoryReport(Report[MemoryMeasurement]):
                     "sequence_length": point["sequence_length"] or None,
                     "instances": measured.instances,
                     "outcome": (("measured", "failed"), ("fits", "does not fit"))[point["limited"]][failed],
-                    **{key: None if failed else of(readings) / MIB for key, (*_, of) in _FIGURES.items()},
+                    "memory_of": "device" if measured.on_device else "process",
+                    **dict.fromkeys(_FIGURES),
+                    **{key: None if failed else of(readings) / MIB for key, of in figures.items()},
+                    "process_peak_mib": None if failed else _HOST_FIGURES["peak_mib"](readings) / MIB,
                     "limit_mib": measured.limit_bytes / MIB,
                     **measured.capacity(point["sequence_length"]),
                     "allocator": "".join(allocator_words(evaluation.system)).partition("=")[2] or "default",
@@ -78,10 +104,11 @@ class MemoryReport(Report[MemoryMeasurement]):
 
 
 class MemoryPlot(charts.Plot[MemoryMeasurement]):
-    """A chart for each evaluation: the data of each process by batch size, the line, and the limit."""
+    """A chart for each evaluation: the data or GPU memory by batch size, the line, and the limit."""
 
     def drawing(self, chosen: charts.Chosen[MemoryMeasurement], notes: Sequence[str]) -> charts.Drawing:
-        told = ("Data is private writable memory, which the limit bounds.", *notes)
+        data = "Data is private writable memory, which the limit bounds."
+        told = (*[data] * (not all(each.measurement.on_device for each, _ in chosen)), *notes)
         found, groups = tuple(_chart(*each) for each in chosen), ("measured", "fits", "line")
         return charts.Drawing("Memory by batch size", found, groups, told)
 
@@ -89,16 +116,17 @@ class MemoryPlot(charts.Plot[MemoryMeasurement]):
 def _chart(evaluation: MemoryEvaluation, rows: Sequence[Row]) -> charts.PointChart:
     series, measured = [], evaluation.measurement
     limit_mib = measured.limit_bytes / MIB
+    key, axis = ("peak_mib", "GPU memory (MiB)") if measured.on_device else ("data_mib", "data (MiB)")
     for length in measured.lengths:
         if line := measured.line(length):
             x, y = (line[0][0], measured.estimated(length) or 0), (line[0][1] / MIB, limit_mib)
             series.append(charts.Series("line", x, y, line=True, size=0))
-    drawn_rows = (row for row in rows if row["data_mib"] is not None)
+    drawn_rows = (row for row in rows if row[key] is not None)
     for (length, outcome), group in groupby(drawn_rows, itemgetter("sequence_length", "outcome")):
-        sizes, data = zip(*((row["batch_size"], row["data_mib"]) for row in group), strict=True)
+        sizes, data = zip(*((row["batch_size"], row[key]) for row in group), strict=True)
         series.append(charts.Series(outcome, sizes, data, tooltip=outcome, text=f"{length or ''}"))
     label, rules = charts.label_of(evaluation), (charts.Rule(limit_mib, "limit"),)
-    return charts.PointChart(label, "batch size", "data (MiB)", tuple(series), rules)
+    return charts.PointChart(label, "batch size", axis, tuple(series), rules)
 
 
 class MemoryKind(Kind[MemoryMeasurement]):
@@ -131,7 +159,15 @@ class MemoryKind(Kind[MemoryMeasurement]):
 
     def summary(self, evaluation: MemoryEvaluation) -> Rows:
         measured = evaluation.measurement
-        yield "limit", f"{measured.limit_bytes / MIB:,.0f} MiB of data"
+        of = "GPU memory" if measured.on_device else "data"
+        yield "limit", f"{measured.limit_bytes / MIB:,.0f} MiB of {of}"
+        if measured.on_device and not any(
+            "DeviceProcess" in p["readings"].get("batch", ()) for p in measured.points
+        ):
+            yield (
+                "framework",
+                "with what other programs take meanwhile: the driver tells only the whole GPU's",
+            )
         if measured.instances > 1:
             yield "instances", f"{measured.instances}, of which each predicts a batch at the same time"
         for length in measured.lengths:

@@ -4,7 +4,8 @@ A reading is what Linux has in ``/proc/self/status``, in bytes, at the end of a 
 the framework), ``framework`` (imported), ``model`` (loaded) or ``batch`` (predicted). ``VmHWM`` is the peak
 of resident memory in the stage. ``together`` adds the readings of several processes. The limit is that of a
 process's *data*: private writable memory, touched or not (RLIMIT_DATA, setrlimit(2)), without mapped files,
-which the system can drop and read again.
+which the system can drop and read again. On a GPU, a reading also has the fields of ``read_gpu_memory`` and,
+once the model is loaded, of ``Predictor.read_device_memory``; the limit is that of the process on the GPU.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from inferometer.evaluators.kinds.load.request import instances_option, set_inst
 MIB = 1 << 20
 _STAGES = ("baseline", "framework", "model", "batch")
 _FIELDS = {"VmRSS", "VmHWM", "VmData", "RssAnon", "RssFile"}
+_DEVICE_FIELDS = {f"Device{each}{peak}" for each in ("Allocated", "Reserved") for peak in ("", "Peak")}
 _CLOSE, _STEPS = 200, 50
 """The largest batch is known to one part in the former; the search for it begins with steps of the latter."""
 
@@ -48,12 +50,12 @@ class MemoryRequest:
     )
     memory_limit_mib: int | None = options.declared(
         None,
-        "Limit on a process's data (RLIMIT_DATA), into which the largest batch must fit.",
+        "Limit on a process's data (RLIMIT_DATA) or GPU memory, into which the largest batch must fit.",
         "MIB",
         within=options.COUNT,
         flags=("--memory_limit",),
         argument="memory_limit",
-        default_text="the memory that the machine or its control group has available",
+        default_text="the memory that the machine or its control group, or the GPU, has available",
     )
     instances: int = instances_option("Instances of the model, which predict a batch each at the same time")
     predictions: int = options.declared(3, "Predictions of each instance.", "N", within=options.COUNT)
@@ -93,6 +95,27 @@ def data_bytes(reading: Mapping[str, int]) -> int:
     frameworks each millisecond found at most 0.2 % more.
     """
     return reading["VmData"] + reading["VmHWM"] - reading["VmRSS"]
+
+
+def outside_bytes(readings: Mapping[str, Mapping[str, int]]) -> int:
+    """Returns a process's memory of a GPU outside the framework's allocator: the context, kernels, handles.
+
+    It is the process's or, if NVML does not tell that, by how much the whole GPU's has grown, less what the
+    framework reserves.
+    """
+    last = readings["batch"]
+    used = last.get("DeviceProcess", last["DeviceUsed"] - readings["baseline"]["DeviceUsed"])
+    return used - last["DeviceReserved"]
+
+
+def needed_bytes(readings: Mapping[str, Mapping[str, int]]) -> int:
+    """Returns what the line estimates: the peak of data or, on a GPU, of tensors and what is outside them.
+
+    Memory that PyTorch reserves for other tensors is not in it, as PyTorch frees it before it runs out.
+    """
+    if (peak := readings["batch"].get("DeviceAllocatedPeak")) is None:
+        return data_bytes(readings["batch"])
+    return outside_bytes(readings) + peak
 
 
 def together(readings: Sequence[Mapping[str, int]]) -> dict[str, int]:
@@ -141,9 +164,22 @@ class MemoryMeasurement:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        loaded = _FIELDS | ({"DeviceUsed"} | _DEVICE_FIELDS if self.on_device else set())
+        wanted = {**dict.fromkeys(_STAGES[:2], _FIELDS), **dict.fromkeys(_STAGES[2:], loaded)}
         for readings in (each["readings"] for each in self.points if "batch" in each["readings"]):
-            if not all(set(readings.get(stage, ())) >= _FIELDS for stage in _STAGES):
+            if not all(set(readings.get(stage, ())) >= fields for stage, fields in wanted.items()):
                 raise ValueError("a process that predicted lacks a reading")
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the figures are those of a GPU."""
+        return any("DeviceUsed" in each["readings"].get("baseline", ()) for each in self.points)
+
+    @property
+    def outside_bytes(self) -> int:
+        """The most memory of a GPU that a process had outside the framework's allocator; 0 on a CPU."""
+        done = [each["readings"] for each in self.points if "batch" in each["readings"]]
+        return max(map(outside_bytes, done), default=0) if self.on_device else 0
 
     @property
     def batch_size(self) -> int:
@@ -161,7 +197,7 @@ class MemoryMeasurement:
         return list(dict.fromkeys(each["sequence_length"] for each in self.points))
 
     def line(self, length: int, left_out: int = 0) -> tuple[tuple[int, int], tuple[int, int]] | None:
-        """Returns two batch sizes, each with its data in bytes, whose line estimates the largest batch.
+        """Returns two batch sizes, each with ``needed_bytes``, whose line estimates the largest batch.
 
         They are the largest measured size and the next smaller one that takes less, because small batches
         reuse memory from loading, and allocators take memory in blocks. None if there are no two.
@@ -171,7 +207,7 @@ class MemoryMeasurement:
             left_out: The number of the largest measured sizes to leave out.
         """
         measured = {
-            each["batch_size"]: data_bytes(each["readings"]["batch"])
+            each["batch_size"]: needed_bytes(each["readings"])
             for each in self.points
             if each["sequence_length"] == length and not each["limited"] and "batch" in each["readings"]
         }

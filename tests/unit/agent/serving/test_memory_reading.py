@@ -7,7 +7,9 @@ from types import SimpleNamespace
 
 import pynvml
 import pytest
+import torch
 
+from inferometer.agent.frameworks.pytorch.predictor import PyTorchPredictor
 from inferometer.agent.hardware.environment import Device, DeviceKind, Weights
 from inferometer.agent.serving.served_models import file_bytes, used_bytes
 from inferometer.manifests.loader import load_manifest
@@ -31,10 +33,35 @@ def driver(monkeypatch):
         "nvmlShutdown": lambda: None,
         "nvmlDeviceGetHandleByIndex": handle,
         "nvmlDeviceGetComputeRunningProcesses": lambda _: processes,
-        "nvmlDeviceGetMemoryInfo": lambda _: SimpleNamespace(used=700 * MIB),
+        "nvmlDeviceGetMemoryInfo": lambda _: SimpleNamespace(used=700 * MIB, free=300 * MIB),
     }.items():
         monkeypatch.setattr(pynvml, name, answer)
     return SimpleNamespace(processes=processes, asked=asked)
+
+
+def test_pytorch_counts_its_memory_of_a_gpu_and_limits_it(monkeypatch):
+    fractions, reset = [], []
+    for name, answer in {
+        "memory_allocated": lambda index: 1,
+        "memory_reserved": lambda index: 2,
+        "max_memory_allocated": lambda index: 3,
+        "max_memory_reserved": lambda index: 4,
+        "reset_peak_memory_stats": reset.append,
+        "mem_get_info": lambda index: (300, 1000),
+        "set_per_process_memory_fraction": lambda fraction, index: fractions.append((fraction, index)),
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, answer)
+
+    assert PyTorchPredictor.read_device_memory(1) == {
+        "DeviceAllocated": 1,
+        "DeviceReserved": 2,
+        "DeviceAllocatedPeak": 3,
+        "DeviceReservedPeak": 4,
+    }
+    assert reset == [1]
+    for limit in (250, 2000, -5):  # the last of a limit that is less than the context
+        PyTorchPredictor.limit_device_memory(1, limit)
+    assert fractions == [(0.25, 1), (1.0, 1), (0.0, 1)]
 
 
 HOLDS_64_MIB = """

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from inferometer.agent.hardware.environment import Device, DeviceKind
+from inferometer.agent.hardware.environment import Device
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.evaluators.drawing.charts import PointChart
 from inferometer.evaluators.evaluation import Evaluation
@@ -28,7 +28,7 @@ from inferometer.evaluators.kinds.memory.measurement import (
 from inferometer.evaluators.kinds.registry import find_plot, find_report
 from inferometer.manifests.errors import ConfigurationError
 from tests.evaluations import changed
-from tests.memory_points import MEASURED, point
+from tests.memory_points import MEASURED, gpu_point, point
 from tests.reports.conftest import on_cpu
 
 
@@ -174,10 +174,10 @@ def test_a_control_group_bounds_what_is_available(
         ),
         ({"instances": 0}, "instances is 0; it must be at least 1 and at most 64"),
         ({"instances": "many"}, "instances is 'many'; it must be a whole number"),
-        ({"system": SystemRequest(agents=("h:1",))}, "leave out agent and gpu"),
+        ({"system": SystemRequest(agents=("h:1",))}, "give one, and no agent"),
         (
-            {"system": SystemRequest(session=SessionOptions(device=Device(DeviceKind.GPU)))},
-            "leave out agent and gpu",
+            {"system": SystemRequest(session=SessionOptions(device=Device.gpus("0,1"))), "instances": 2},
+            "give one, and no agent",
         ),
     ],
 )
@@ -227,6 +227,34 @@ def test_the_largest_batch_is_estimated_from_the_line_and_known_from_the_tries(
         "limit": "400 MiB of data",
         "largest batch": "20; estimated 20, +0.0 % off",
     }
+
+
+@pytest.mark.parametrize(
+    ("process", "outside"),
+    [pytest.param(None, 500, id="the whole card's"), pytest.param(900, 900 - 260, id="the process's")],
+)
+def test_the_figures_on_a_gpu_are_those_of_its_memory(
+    process: int | None, outside: int, evaluation: Evaluation[Any]
+) -> None:
+    measured = MemoryMeasurement([gpu_point(4, process), gpu_point(8, process)], 3000 * MIB, 1)
+    on_gpu = changed(evaluation, measurement=measured)
+    first, second = MemoryReport().rows([on_gpu])
+
+    keys = ("framework_mib", "model_mib", "batch_mib", "peak_mib", "load_peak_mib", "data_mib")
+    # 100 MiB of model with a peak of 110, and 10 for each input; 300 are reserved at most, and 260 are kept
+    assert [first[key] for key in keys] == [outside, 100, 40, outside + 140, outside + 110, outside + 300]
+    assert (first["memory_of"], first["process_peak_mib"], first["file_mib"]) == ("device", 90, None)
+    assert second["peak_mib"] == outside + 180
+    assert measured.outside_bytes == outside * MIB
+    assert measured.capacity(0)["estimated_batch"] == (3000 - outside - 100) // 10
+    told = dict(MemoryKind().summary(on_gpu))
+    assert told["limit"] == "3,000 MiB of GPU memory"
+    assert ("framework" in told) == (process is None)
+    drawing = find_plot(find_report("memory")).draw([on_gpu], [first, second])
+    assert drawing is not None
+    assert drawing.charts[0].series[1].y == (outside + 140, outside + 180)
+    with pytest.raises(ValueError, match="lacks a reading"):
+        MemoryMeasurement([gpu_point(4, process), point(8, 40)], MIB, 1)
 
 
 def test_the_models_error_is_the_change_by_its_largest_size(evaluation: Evaluation[Any]) -> None:
