@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from inferometer.evaluators.drawing import charts
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.kind import Kind, Rows, allocator_words
-from inferometer.evaluators.kinds.memory.measurement import (
-    MIB,
-    MemoryMeasurement,
-    MemoryRequest,
-    data_bytes,
-    needed_bytes,
-    outside_bytes,
-)
+from inferometer.evaluators.kinds.memory.measurement import MIB, MemoryMeasurement, MemoryRequest, data_bytes
 from inferometer.evaluators.reports.base import NAME_COLUMNS, STATUS_COLUMN, Column, Report, Row, describe
 
 if TYPE_CHECKING:
@@ -35,16 +28,6 @@ _FIGURES: Mapping[str, tuple[str, int, Callable[[Any], int]]] = {
     "data_mib": ("data", 0, lambda of: data_bytes(of["batch"])),
 }
 """The figures of a process: the heading, the level of detail, and the bytes from its readings."""
-_HOST_FIGURES = {key: of for key, (*_, of) in _FIGURES.items()}
-_DEVICE_FIGURES: Mapping[str, Callable[[Any], int]] = {
-    "framework_mib": outside_bytes,
-    "model_mib": lambda of: of["model"]["DeviceAllocated"],
-    "batch_mib": lambda of: of["batch"]["DeviceAllocatedPeak"] - of["model"]["DeviceAllocated"],
-    "peak_mib": needed_bytes,
-    "load_peak_mib": lambda of: outside_bytes(of) + of["model"]["DeviceAllocatedPeak"],
-    "data_mib": lambda of: outside_bytes(of) + of["batch"]["DeviceReservedPeak"],
-}
-"""Those of a process on a GPU."""
 
 
 class MemoryReport(Report[MemoryMeasurement]):
@@ -53,9 +36,7 @@ class MemoryReport(Report[MemoryMeasurement]):
     ``framework`` (imported), ``model`` (loaded) and ``batch`` (the peak of the predictions, with inputs and
     outputs) are resident memory, each above the one before; ``peak`` is their sum. ``anonymous`` and
     ``files`` divide what the whole process has after the predictions. ``data`` is what the limit bounds.
-
-    If ``memory of`` is a GPU, all but ``process peak`` is its memory: ``framework`` is what is outside the
-    framework's allocator, ``model`` and ``batch`` are tensors, and ``data`` has all that is reserved.
+    If ``memory of`` is ``device``, see ``MemoryMeasurement.device_bytes``; ``process peak`` is the host's.
     """
 
     name = "memory"
@@ -83,9 +64,11 @@ class MemoryReport(Report[MemoryMeasurement]):
     def rows(self, evaluations: Sequence[MemoryEvaluation]) -> Iterator[Row]:
         for evaluation in evaluations:
             described, measured = describe(evaluation), evaluation.measurement
-            figures = _DEVICE_FIGURES if measured.on_device else _HOST_FIGURES
             for point in sorted(measured.points, key=itemgetter("sequence_length", "limited", "batch_size")):
                 readings, failed = point["readings"], bool(point["failure"])
+                process = {key: None if failed else of(readings) / MIB for key, (*_, of) in _FIGURES.items()}
+                device = measured.device_bytes(readings) if measured.on_device and not failed else {}
+                of_device = {**dict.fromkeys(process), **{f"{key}_mib": n / MIB for key, n in device.items()}}
                 yield {
                     **{column.key: described[column.key] for column in (*NAME_COLUMNS, STATUS_COLUMN)},
                     "batch_size": point["batch_size"],
@@ -93,9 +76,8 @@ class MemoryReport(Report[MemoryMeasurement]):
                     "instances": measured.instances,
                     "outcome": (("measured", "failed"), ("fits", "does not fit"))[point["limited"]][failed],
                     "memory_of": "device" if measured.on_device else "process",
-                    **dict.fromkeys(_FIGURES),
-                    **{key: None if failed else of(readings) / MIB for key, of in figures.items()},
-                    "process_peak_mib": None if failed else _HOST_FIGURES["peak_mib"](readings) / MIB,
+                    **(of_device if measured.on_device else process),
+                    "process_peak_mib": process["peak_mib"],
                     "limit_mib": measured.limit_bytes / MIB,
                     **measured.capacity(point["sequence_length"]),
                     "allocator": "".join(allocator_words(evaluation.system)).partition("=")[2] or "default",
@@ -107,8 +89,7 @@ class MemoryPlot(charts.Plot[MemoryMeasurement]):
     """A chart for each evaluation: the data or GPU memory by batch size, the line, and the limit."""
 
     def drawing(self, chosen: charts.Chosen[MemoryMeasurement], notes: Sequence[str]) -> charts.Drawing:
-        data = "Data is private writable memory, which the limit bounds."
-        told = (*[data] * (not all(each.measurement.on_device for each, _ in chosen)), *notes)
+        told = ("Data is private writable memory, which the limit bounds on a CPU.", *notes)
         found, groups = tuple(_chart(*each) for each in chosen), ("measured", "fits", "line")
         return charts.Drawing("Memory by batch size", found, groups, told)
 
@@ -161,13 +142,9 @@ class MemoryKind(Kind[MemoryMeasurement]):
         measured = evaluation.measurement
         of = "GPU memory" if measured.on_device else "data"
         yield "limit", f"{measured.limit_bytes / MIB:,.0f} MiB of {of}"
-        if measured.on_device and not any(
-            "DeviceProcess" in p["readings"].get("batch", ()) for p in measured.points
-        ):
-            yield (
-                "framework",
-                "with what other programs take meanwhile: the driver tells only the whole GPU's",
-            )
+        told = any("DeviceProcess" in each["readings"].get("batch", ()) for each in measured.points)
+        if measured.on_device and not told:
+            yield "framework", "has what others took meanwhile: the driver tells only the whole GPU's memory"
         if measured.instances > 1:
             yield "instances", f"{measured.instances}, of which each predicts a batch at the same time"
         for length in measured.lengths:

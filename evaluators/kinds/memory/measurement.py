@@ -97,27 +97,6 @@ def data_bytes(reading: Mapping[str, int]) -> int:
     return reading["VmData"] + reading["VmHWM"] - reading["VmRSS"]
 
 
-def outside_bytes(readings: Mapping[str, Mapping[str, int]]) -> int:
-    """Returns a process's memory of a GPU outside the framework's allocator: the context, kernels, handles.
-
-    It is the process's or, if NVML does not tell that, by how much the whole GPU's has grown, less what the
-    framework reserves.
-    """
-    last = readings["batch"]
-    used = last.get("DeviceProcess", last["DeviceUsed"] - readings["baseline"]["DeviceUsed"])
-    return used - last["DeviceReserved"]
-
-
-def needed_bytes(readings: Mapping[str, Mapping[str, int]]) -> int:
-    """Returns what the line estimates: the peak of data or, on a GPU, of tensors and what is outside them.
-
-    Memory that PyTorch reserves for other tensors is not in it, as PyTorch frees it before it runs out.
-    """
-    if (peak := readings["batch"].get("DeviceAllocatedPeak")) is None:
-        return data_bytes(readings["batch"])
-    return outside_bytes(readings) + peak
-
-
 def together(readings: Sequence[Mapping[str, int]]) -> dict[str, int]:
     """Returns the reading of several processes together, of which the first has the keys.
 
@@ -175,11 +154,30 @@ class MemoryMeasurement:
         """Whether the figures are those of a GPU."""
         return any("DeviceUsed" in each["readings"].get("baseline", ()) for each in self.points)
 
+    @staticmethod
+    def device_bytes(readings: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+        """Returns the figures of a process on a GPU; ``framework`` is outside of the tensors' allocator.
+
+        NVML tells the process's memory or, if not, by how much the whole GPU's has grown. ``peak`` is that of
+        tensors: PyTorch frees what it reserves beyond them, which is in ``data``, before it runs out.
+        """
+        model, last = readings["model"], readings["batch"]
+        used = last.get("DeviceProcess", last["DeviceUsed"] - readings["baseline"]["DeviceUsed"])
+        outside = used - last["DeviceReserved"]
+        return {
+            "framework": outside,
+            "model": model["DeviceAllocated"],
+            "batch": last["DeviceAllocatedPeak"] - model["DeviceAllocated"],
+            "peak": outside + last["DeviceAllocatedPeak"],
+            "load_peak": outside + model["DeviceAllocatedPeak"],
+            "data": outside + last["DeviceReservedPeak"],
+        }
+
     @property
     def outside_bytes(self) -> int:
-        """The most memory of a GPU that a process had outside the framework's allocator; 0 on a CPU."""
-        done = [each["readings"] for each in self.points if "batch" in each["readings"]]
-        return max(map(outside_bytes, done), default=0) if self.on_device else 0
+        """The most that a process had on a GPU outside the tensors' allocator; 0 on a CPU."""
+        done = [each["readings"] for each in self.points if self.on_device and "batch" in each["readings"]]
+        return max((self.device_bytes(each)["framework"] for each in done), default=0)
 
     @property
     def batch_size(self) -> int:
@@ -197,19 +195,22 @@ class MemoryMeasurement:
         return list(dict.fromkeys(each["sequence_length"] for each in self.points))
 
     def line(self, length: int, left_out: int = 0) -> tuple[tuple[int, int], tuple[int, int]] | None:
-        """Returns two batch sizes, each with ``needed_bytes``, whose line estimates the largest batch.
+        """Returns two batch sizes, each with its data in bytes, whose line estimates the largest batch.
 
         They are the largest measured size and the next smaller one that takes less, because small batches
-        reuse memory from loading, and allocators take memory in blocks. None if there are no two.
+        reuse memory from loading, and allocators take memory in blocks. None if there are no two. On a GPU,
+        the peak of ``device_bytes`` takes the place of data.
 
         Args:
             length: The sequence length.
             left_out: The number of the largest measured sizes to leave out.
         """
         measured = {
-            each["batch_size"]: needed_bytes(each["readings"])
+            each["batch_size"]: self.device_bytes(of)["peak"] if self.on_device else data_bytes(of["batch"])
             for each in self.points
-            if each["sequence_length"] == length and not each["limited"] and "batch" in each["readings"]
+            if each["sequence_length"] == length
+            and not each["limited"]
+            and "batch" in (of := each["readings"])
         }
         sizes = sorted(measured.items())[: len(measured) - left_out]
         last = max(sizes, default=(0, 0))
