@@ -516,19 +516,13 @@ def read_gpu_memory(index: int) -> dict[str, int]:
     ``DeviceUsed`` and ``DeviceFree`` are of the whole GPU, and ``DeviceProcess`` is that of this process and
     its descendants, which is missing if NVML knows none of them, as in a container.
     """
-    with suppress(pynvml.NVMLError, ValueError):  # ValueError: a name that is no text
-        pynvml.nvmlInit()
-        try:
-            gpu, own = gpu_of_index(index), {os.getpid(), *process_tree(os.getpid())}
-            whole, running = (
-                pynvml.nvmlDeviceGetMemoryInfo(gpu),
-                pynvml.nvmlDeviceGetComputeRunningProcesses(gpu),
-            )
+    with _Driver(lambda: [gpu_of_index(index)]) as driver, suppress(pynvml.NVMLError):
+        for gpu in driver._gpus:
+            memory, own = pynvml.nvmlDeviceGetMemoryInfo(gpu), {os.getpid(), *process_tree(os.getpid())}
+            running = pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)
             used = sum(each.usedGpuMemory or 0 for each in running if each.pid in own)
-            found = {"DeviceUsed": int(whole.used), "DeviceFree": int(whole.free)}
+            found = {"DeviceUsed": int(memory.used), "DeviceFree": int(memory.free)}
             return {**found, "DeviceProcess": used} if used else found
-        finally:
-            pynvml.nvmlShutdown()
     return {}
 
 
