@@ -13,6 +13,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, ClassVar, Protocol
@@ -67,6 +68,9 @@ class LanguageModel(Protocol):
     def step(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Adds one token to each sequence; returns the logits after it, float32, rows × vocabulary."""
 
+    def log_probabilities(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Returns that of each token but the first, given those before; needs a free row, keeps none."""
+
     def remove(self, row: int) -> None:
         """Removes a sequence; the last one takes its row."""
 
@@ -111,6 +115,10 @@ class GenerationParameters(BaseModel):
     min_tokens: NonNegativeInt = 0
 
 
+_NOTHING = GenerationParameters()
+"""Of a request for the log-probabilities of its prompt instead of a text."""
+
+
 class FinishReason(str, Enum):
     """Why a text ends; the names are OpenAI's."""
 
@@ -153,6 +161,7 @@ class Generation:
         is_cancelled: Whether ``cancel`` was called.
         is_answered: Whether its text is whole.
         latest: The piece that was delivered last.
+        log_probabilities: Those of the tokens of the prompt, if they were asked for.
     """
 
     def __init__(
@@ -171,6 +180,7 @@ class Generation:
         self._times = array("q")  # flat: in this process, all requests of a run keep theirs
         self.is_cancelled = self.is_answered = False
         self.latest: Piece | None = None
+        self.log_probabilities: Sequence[float] = ()
         self._text = Detokenizer(tokenizer, parameters.stop)
         self._deliver = deliver
         self._random = np.random.default_rng(parameters.seed)
@@ -331,12 +341,13 @@ class Engine:
         self._thread = threading.Thread(target=self._work, name=f"generate-{name}", daemon=True)
         self._thread.start()
 
-    def encode(self, prompt: str | Sequence[Mapping[str, str]]) -> tuple[int, ...]:
-        """Returns the tokens of a text, or of what precedes the next message of a chat; raises InputError."""
+    def encode(self, prompt: str | Sequence[Mapping[str, str]], more: str = "") -> tuple[int, ...]:
+        """Returns the tokens of a prompt, a chat up to its next message, and ``more``; raises InputError."""
         is_rendered = not isinstance(prompt, str) and self._template is not None
         if not isinstance(prompt, str):
             lines = [f"{message['role']}: {message['content']}\n" for message in prompt]
             prompt = self._template(prompt) if self._template else "".join([*lines, "assistant:"])
+        prompt += more
         if len(prompt) > (most := _MOST_CHARACTERS * self._model.context_length):
             raise InputError(f"the prompt has {len(prompt)} characters; at most {most} are tokenized")
         return self._tokenizer.encode(prompt, special=not is_rendered)
@@ -364,6 +375,17 @@ class Engine:
             self._waiting.append(found)
             self._changed.notify()
         return found
+
+    def log_probabilities(self, tokens: Sequence[int]) -> Sequence[float]:
+        """Waits for the log-probability of each token but the first, given those before it.
+
+        Raises what ``submit`` raises, or PredictionError if the model fails.
+        """
+        last = Future[Piece]()
+        asked = self.submit(tokens, _NOTHING, last.set_result)
+        if (error := last.result().error) is not None:
+            raise error
+        return asked.log_probabilities
 
     def _check(self, prompt: int, wanted: int | None) -> None:
         if not prompt:
@@ -436,6 +458,10 @@ class Engine:
                 self._running.append(generation)
             before_ns = self._began_ns = generation.joined_ns = self._clock()
             try:
+                if generation.parameters is _NOTHING:
+                    generation.log_probabilities = self._model.log_probabilities(generation.prompt).tolist()
+                    self._running.pop().deliver(Piece("", FinishReason.LENGTH))
+                    continue
                 logits = self._model.prefill(generation.prompt)
             except Exception as error:  # noqa: BLE001 - the thread outlives what a model raises
                 self._running.pop()

@@ -54,19 +54,25 @@ class LocalGeneration:
 
     def encode(self, prompt: Prompt) -> Asked:
         """Returns what is asked of the engine for a prompt; raises InputError."""
-        content, most = prompt.content, prompt.output_tokens
-        if prompt.chat:
-            messages = [{"role": "user", "content": content}] if isinstance(content, str) else content
-            tokens = self.engine.encode(list(map(_message, messages)))
-        else:
-            tokens = self.engine.encode(str(content))
-        return tokens, (_Chat if prompt.chat else GenerationParameters)(
+        most = prompt.output_tokens
+        return self._tokens(prompt), (_Chat if prompt.chat else GenerationParameters)(
             max_tokens=most,
             temperature=prompt.temperature,
             seed=prompt.seed,
             ignore_eos=prompt.ignore_eos,
             min_tokens=most * prompt.ignore_eos,
         )
+
+    def _tokens(self, prompt: Prompt, more: str = "") -> tuple[int, ...]:
+        content = prompt.content
+        if not prompt.chat:
+            return self.engine.encode(str(content), more)
+        messages = [{"role": "user", "content": content}] if isinstance(content, str) else content
+        return self.engine.encode(list(map(_message, messages)), more)
+
+    def log_probabilities(self, prompt: Prompt, more: str = "") -> Sequence[float]:
+        """Returns those of each token but the first, by one forward pass; see ``GenerationSystem``."""
+        return self.engine.log_probabilities(self._tokens(prompt, more))
 
     def target(self, prompts: Sequence[Prompt], *, timeout_s: float, text: bool) -> LocalStreams:
         """Returns a target whose query n asks prompt n modulo their number; see ``GenerationSystem``."""

@@ -238,6 +238,13 @@ class GenerationSystem(Protocol):
         """
         ...
 
+    def log_probabilities(self, prompt: Prompt, more: str = "") -> Sequence[float]:
+        """Returns that of each token but the first of a prompt with ``more`` after it, given those before.
+
+        Raises InferometerError if the model or the server refuses or fails, or does not tell them.
+        """
+        ...
+
     def target(self, prompts: Sequence[Prompt], *, timeout_s: float, text: bool) -> StreamTarget:
         """Returns a target whose query n asks prompt n modulo their number.
 

@@ -401,11 +401,7 @@ class QuestionAnsweringMetric(TaskMetric):
         answers = _answers(sample)
         if answers is None:
             return
-        # as in the script, an accepted answer that is nothing but articles and punctuation is none
-        accepted = [answer for answer in answers if normalized(answer)]
-        predicted = prediction.text(0)
-        gold = accepted or [""]
-        self._scores.append((exact_match(predicted, gold), _token_f1(predicted, gold), bool(accepted)))
+        self._scores.append(best_match(prediction.text(0), answers))
 
     def result(self) -> TaskResult | None:
         """Returns exact match and F1; None if no question with accepted answers was predicted."""
@@ -430,24 +426,16 @@ def normalized(answer: str) -> str:
     return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_WITHOUT_PUNCTUATION)).split())
 
 
-def exact_match(predicted: str, answers: Sequence[str]) -> float:
-    """Returns 1 if the normalized prediction is one of the normalized answers, else 0."""
-    return float(normalized(predicted) in map(normalized, answers))
+def best_match(predicted: str, answers: Sequence[str]) -> tuple[float, float, bool]:
+    """Returns exact match and F1 of the words, each the best over the answers; and whether any is accepted.
 
-
-def _token_f1(predicted: str, answers: Sequence[str]) -> float:
-    """Returns the best F1 of the prediction's words over the answers.
-
-    If either has no words, as for a question without an answer, F1 is 1 if both have none, and otherwise 0.
+    As in the script, an accepted answer that is nothing but articles and punctuation is none. Without
+    accepted answers, both are 1 if the prediction has no words, and otherwise 0.
     """
-    return max(_answer_f1(normalized(predicted).split(), normalized(answer).split()) for answer in answers)
-
-
-def _answer_f1(predicted: Sequence[str], answer: Sequence[str]) -> float:
-    if not predicted or not answer:
-        return float(predicted == answer)
-    same = (Counter(predicted) & Counter(answer)).total()
-    return 2 * same / (len(predicted) + len(answer))
+    own, *others = (normalized(text).split() for text in (predicted, *answers))
+    accepted = [words for words in others if words]
+    same = [2 * (Counter(own) & Counter(words)).total() / (len(own) + len(words)) for words in accepted]
+    return float(own in (accepted or [[]])), max(same, default=float(not own)), bool(accepted)
 
 
 def _answers(sample: Sample) -> Sequence[str] | None:

@@ -103,6 +103,7 @@ def mean_score(
     values: NDArray[np.float64],
     unit: str = "",
     *,
+    wholes: NDArray[np.float64] | None = None,
     least: float = -math.inf,
     most: float = math.inf,
 ) -> Score:
@@ -112,13 +113,16 @@ def mean_score(
         name: The name of the score.
         values: float64, samples.
         unit: The unit of the values.
+        wholes: float64, samples; the sum of the values is divided by that of these, instead of their number.
         least: The lower bound of means.
         most: The upper bound of means.
     """
-    if not len(values):
+    wholes = np.ones(len(values)) if wholes is None else wholes
+    if not wholes.sum():
         return Score(name, None, None, unit)
-    interval = ratio_interval(values[:, np.newaxis], np.ones((len(values), 1)))
-    return score_within(name, float(values.mean()), interval, least=least, most=most, unit=unit)
+    value = float(values.sum() / wholes.sum())
+    interval = ratio_interval(values[:, np.newaxis], wholes[:, np.newaxis])
+    return score_within(name, value, interval, least=least, most=most, unit=unit)
 
 
 def share_score(name: str, hits: NDArray[np.bool_]) -> Score:

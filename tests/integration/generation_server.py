@@ -46,6 +46,8 @@ class Behaviour:
         closes: Whether the answer ends with the connection, without a chunked encoding.
         parallel: How many requests have their turn at a time; 0 for all.
         key: What a request must bring; empty for nothing.
+        echoes: Whether it tells the log-probabilities of a prompt that a request has it echo: a word of n
+            characters has -n / 4.
     """
 
     first_ms: float = 50.0
@@ -67,6 +69,7 @@ class Behaviour:
     closes: bool = False
     parallel: int = 0
     key: str = ""
+    echoes: bool = False
     models: Sequence[str] = ("tiny",)
 
 
@@ -272,6 +275,9 @@ class _Stream:
     def _whole(self, usage: dict[str, int]) -> None:
         text = "".join(text for _, _, text in self._sent.chunks)
         said = {"message": {"content": text}} if self._chat else {"text": text}
+        if self._how.echoes and self._sent.body.get("echo"):
+            words = self._sent.body["prompt"].split()
+            said["logprobs"] = {"token_logprobs": [None, *(-len(each) / 4 for each in words[1:]), -9.0]}
         choices = [{"index": 0, **said, "finish_reason": self._finish}]
         self._sent.last_ns = self._write(_document(200, {"choices": choices, "usage": usage}))
         self._sent.end = self._finish

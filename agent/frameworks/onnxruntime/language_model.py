@@ -117,14 +117,28 @@ class ONNXRuntimeLanguageModel:
             logits, cache = self._run([tokens[start : start + _CHUNK]], [start], cache)
         self._cache = list(map(self._joined, self._cache, cache)) if self._lengths else cache
         self._lengths.append(len(tokens))
-        found: NDArray[np.float32] = logits[0]
+        found: NDArray[np.float32] = logits[0, -1].astype(np.float32)
         return found
 
     def step(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Adds one token to each sequence; returns the logits after it, float32, rows × vocabulary."""
         logits, self._cache = self._run([[token] for token in tokens], self._lengths, self._cache)
         self._lengths = [length + 1 for length in self._lengths]
-        return logits
+        found: NDArray[np.float32] = logits[:, -1].astype(np.float32)
+        return found
+
+    def log_probabilities(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Returns that of each token but the first, given those before; needs a free row, keeps none."""
+        cache, found = self._empty, []
+        for start in range(0, len(tokens), _CHUNK):
+            logits, cache = self._run([tokens[start : start + _CHUNK]], [start], cache)
+            chosen = np.array(tokens[start + 1 : start + _CHUNK + 1], np.int64)
+            of_each = logits[0, : len(chosen)].astype(np.float64)
+            of_each -= of_each.max(axis=1, keepdims=True)
+            of_each -= np.log(np.exp(of_each).sum(axis=1, keepdims=True))
+            found.append(of_each[np.arange(len(chosen)), chosen])
+        joined: NDArray[np.float32] = np.concatenate(found).astype(np.float32)
+        return joined
 
     def remove(self, row: int) -> None:
         """Removes a sequence; the last one takes its row."""
@@ -149,10 +163,10 @@ class ONNXRuntimeLanguageModel:
 
     def _run(
         self, tokens: Sequence[Sequence[int]], starts: Sequence[int], cache: Sequence[Any]
-    ) -> tuple[NDArray[np.float32], list[Any]]:
+    ) -> tuple[NDArray[Any], list[Any]]:
         """Runs new tokens of sequences that had ``starts`` tokens, the last of those in the cache.
 
-        Returns the logits after the last token, which are on the host when it returns, and the new cache.
+        Returns the logits after each token, which are on the host when it returns, and the new cache.
         """
         given, before = np.array(tokens, np.int64), np.array(starts, np.int64)[:, None]
         past = cache[0].shape()[2]
@@ -172,7 +186,7 @@ class ONNXRuntimeLanguageModel:
                 binding.bind_output(present, *self._place)
             self._session.run_with_iobinding(binding)
             logits, *presents = binding.get_outputs()
-            return logits.numpy()[:, -1].astype(np.float32), presents
+            return logits.numpy(), presents
         except FAILURES as error:
             raise PredictionError(
                 f"{self._where}: ONNX Runtime failed on {len(tokens)} sequences: {reason(error)}"

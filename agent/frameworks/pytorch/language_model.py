@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import ValidationError
+from torch.nn.functional import cross_entropy
 
 from inferometer.agent.architectures.pytorch.llama import Llama, LlamaConfig
 from inferometer.agent.frameworks.pytorch.modules import (
@@ -96,6 +97,12 @@ class PyTorchLanguageModel:
         self._lengths = [length + 1 for length in self._lengths]
         return logits
 
+    def log_probabilities(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Returns that of each token but the first, given those before; needs a free row, keeps none."""
+        row = slice(len(self._lengths), len(self._lengths) + 1)
+        parts = [(start, tokens[start : start + _CHUNK + 1]) for start in range(0, len(tokens), _CHUNK)]
+        return np.concatenate([self._run([part[:_CHUNK]], [start], row, part[1:]) for start, part in parts])
+
     def remove(self, row: int) -> None:
         """Removes a sequence; the last one takes its row."""
         last, length = len(self._lengths) - 1, self._lengths.pop()
@@ -114,9 +121,16 @@ class PyTorchLanguageModel:
             torch.cuda.empty_cache()
 
     def _run(
-        self, tokens: Sequence[Sequence[int]], starts: Sequence[int], rows: slice
+        self,
+        tokens: Sequence[Sequence[int]],
+        starts: Sequence[int],
+        rows: slice,
+        told: Sequence[int] | None = None,
     ) -> NDArray[np.float32]:
-        """Runs new tokens of sequences that had ``starts`` tokens; returns the logits after the last one."""
+        """Runs new tokens of sequences that had ``starts`` tokens; returns the logits after the last one.
+
+        With the next tokens of a single sequence, ``told``, it returns their log-probabilities instead.
+        """
         use_threads(self._threads)
         try:
             self._make_room(max(starts) + len(tokens[0]))
@@ -124,8 +138,13 @@ class PyTorchLanguageModel:
                 given = torch.tensor(tokens, device=self._device)
                 offsets = torch.arange(given.shape[1], device=self._device)
                 positions = torch.tensor(starts, device=self._device)[:, None] + offsets
-                logits = self._module(given, positions, self._cache, rows, last=True)
-                found: NDArray[np.float32] = logits[:, -1].float().cpu().numpy()
+                logits = self._module(given, positions, self._cache, rows, last=told is None)
+                if told is None:
+                    values = logits[:, -1].float()
+                else:
+                    told_tokens = torch.tensor(told, dtype=torch.int64, device=self._device)
+                    values = -cross_entropy(logits[0, : len(told)].float(), told_tokens, reduction="none")
+                found: NDArray[np.float32] = values.cpu().numpy()
                 return found
         except FAILURES as error:
             raise PredictionError(

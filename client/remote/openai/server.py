@@ -182,6 +182,21 @@ class OpenAISystem:
             raise AgentError(f"{self.name}: {self.shown(found.error)}")
         return found
 
+    def log_probabilities(self, prompt: Prompt, more: str = "") -> Sequence[float]:
+        """Returns those of each token but the first, which few servers tell; see ``GenerationSystem``."""
+        if prompt.chat:
+            raise AgentError(f"{self.name}: needs --endpoint=completions to tell the likelihood of choices")
+        body = {"model": self.model, "prompt": f"{prompt.content}{more}", "max_tokens": 1, "temperature": 0}
+        request = self._encode("POST", _PATHS[False], body | {"echo": True, "logprobs": 1})
+        content = self._exchange(request, self._timeout_s).partition(b"\r\n\r\n")[2]
+        try:
+            found = json.loads(content)
+            told, count = found["choices"][0]["logprobs"]["token_logprobs"], found["usage"]["prompt_tokens"]
+            return [float(told[n]) for n in range(1, count)]  # the last one is of what it generated
+        except (ValueError, TypeError, LookupError, RecursionError) as error:
+            text = "does not tell the log-probabilities of a prompt (echo and logprobs of /v1/completions)"
+            raise AgentError(f"{self.name}: {text}") from error
+
     def target(self, prompts: Sequence[Prompt], *, timeout_s: float, text: bool) -> OpenAITarget:
         """Returns a target whose query n asks prompt n modulo their number; see ``GenerationSystem``."""
         return OpenAITarget(self, prompts, timeout_s + _GRACE_S, text=text)

@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from inferometer.evaluators.conditions.conditions import Watch
 from inferometer.evaluators.datasets.base import DatasetIdentity
 from inferometer.evaluators.evaluation import Evaluation, Status, utc_now
@@ -54,12 +56,14 @@ from inferometer.evaluators.load.load_session import (
     reader_of,
 )
 from inferometer.evaluators.load.streams import UNKNOWN, GenerationSystem, Prompt, StreamTarget
+from inferometer.evaluators.tasks.texts import read_truths, scored
 from inferometer.manifests.errors import ConfigurationError, EvaluationInterrupted
 
 _Measurement: TypeAlias = GenerationMeasurement | GenerationSearchMeasurement
 _Bounds: TypeAlias = Mapping[str, Any]
 """The bounds of a search; see ``GenerationSearchRequest.searches``."""
 _Work: TypeAlias = Schedule | ClosedLoop | _Bounds
+_SYSTEMS = ("the server", "the engine")
 
 
 def generation_job(request: GenerationRequest) -> Job[Evaluation[_Measurement]]:
@@ -148,24 +152,22 @@ def _run(
     most = MOST_PROMPTS if replayed is None else len(replayed.requests)
     queries = len(work) if isinstance(work, Schedule) else request.max_queries or most
     prompts, turns, dataset = _prompts(request, system, replayed, queries, count)
-    counted_by = own = "the server" if request.agent else "the engine"
-    asked_ns = time.perf_counter_ns()
-    if system.ask(prompts[0]).output_tokens == UNKNOWN:
-        counted_by = f"the tokenizer {request.tokenizer}" if count is not None else ""
-        who = "the tokenizer counts them" if counted_by else "give --tokenizer to count them"
-        told = f"the server does not tell how many tokens it generated (usage): {who}"
-        if not (counted_by or isinstance(work, (Schedule, ClosedLoop))) and "TPOT" in work:
-            raise ConfigurationError(f"tpot_bound: {told}")
-        callbacks.on_warning(told)
-    busy_ms = (time.perf_counter_ns() - asked_ns) / 1e6
-    counting = count if counted_by != own else None
-    text = counting is not None or any(turns)
+    truths = read_truths(request.prompts) if request.prompts is not None else []
+    for place in (n for n, each in enumerate(truths) if each.text):
+        prompts[place] = replace(prompts[place], chat=False)
+    counted_by, busy_ms = _counted_by(request, work, system, prompts[0], callbacks.on_warning)
+    counting = count if counted_by not in _SYSTEMS else None
+    text = counting is not None or any(turns) or any(each.answers for each in truths)
     target = system.target(prompts, timeout_s=request.timeout_ms / 1e3, text=text)
     asked = _Conversations(prompts, turns, target)
     if isinstance(work, ClosedLoop):
         work = replace(work, think_s=request.think_time_s, follow=asked.follow if any(turns) else None)
     elif any(turns):
         raise ConfigurationError(f"prompts {request.prompts}: turns follow answers; give --concurrency")
+    if any(turns) and any(each.answers or each.choices for each in truths):
+        raise ConfigurationError(
+            f"prompts {request.prompts}: answers and choices are for files without turns"
+        )
     description, created_at = target.description, utc_now()
     limits = RunLimits(
         request.timeout_ms, stop_requested=callbacks.stop_requested, on_progress=callbacks.on_progress
@@ -195,6 +197,11 @@ def _run(
             measured, whole = _searched(request, work, probes, busy_ms)
             usable = probes.right_answers > 0
         elapsed_ns, conditions = round(session.elapsed_s * 1e9), watch.end()
+    if truths and isinstance(measured[0], GenerationMeasurement):
+        right = np.flatnonzero(GenerationSummary(measured[0]).answered)[::-1].tolist() if text else []
+        first = {n % len(prompts): target.answer(n).visible for n in right}  # of those to the same prompt
+        likely = partial(_likely, system, prompts)
+        measured = [replace(measured[0], scored=scored(truths, first, likely, callbacks.stop_requested))]
     for note in reader.notes.values():
         callbacks.on_warning(f"statistics of the server are missing: {note}")
     group_id = str(uuid.uuid4()) if len(measured) > 1 else None
@@ -211,6 +218,29 @@ def _run(
         )
         for each in measured
     ]
+
+
+def _counted_by(
+    request: GenerationRequest,
+    work: _Work,
+    system: GenerationSystem,
+    first: Prompt,
+    warn: Callable[[str], None],
+) -> tuple[str, float]:
+    """Asks once; returns who counts tokens, empty for nobody, and how long the answer took, in milliseconds."""
+    asked_ns, counted_by = time.perf_counter_ns(), _SYSTEMS[request.agent is None]
+    if system.ask(first).output_tokens == UNKNOWN:
+        counted_by = f"the tokenizer {request.tokenizer}" if request.tokenizer else ""
+        who = "the tokenizer counts them" if counted_by else "give --tokenizer to count them"
+        told = f"the server does not tell how many tokens it generated (usage): {who}"
+        if not (counted_by or isinstance(work, (Schedule, ClosedLoop))) and "TPOT" in work:
+            raise ConfigurationError(f"tpot_bound: {told}")
+        warn(told)
+    return counted_by, (time.perf_counter_ns() - asked_ns) / 1e6
+
+
+def _likely(system: GenerationSystem, prompts: Sequence[Prompt], which: int, more: str) -> Sequence[float]:
+    return system.log_probabilities(prompts[which], more)
 
 
 def _answered(

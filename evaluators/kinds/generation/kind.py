@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from inferometer.evaluators.documents import Documents, Part, Stored, restored, storable
+from inferometer.evaluators.documents import Documents, Part, Stored, checked, restored, storable
 from inferometer.evaluators.drawing import charts
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.generation.measurement import (
@@ -40,6 +40,7 @@ from inferometer.evaluators.reports.base import (
     time_columns,
     time_values,
 )
+from inferometer.evaluators.tasks.texts import score_rows, scores_of
 
 GenerationEvaluation: TypeAlias = Evaluation[GenerationMeasurement]
 _FIGURES = ("mean", "p50", "p90", "p99")
@@ -54,6 +55,7 @@ _TIMES: Mapping[str, tuple[str, Mapping[str, int]]] = {
 _RATES = {"requests": "requests/s", "output_tokens": "output tokens/s", "goodput": "goodput (requests/s)"}
 _TOKENS = ("input_tokens", "output_tokens", "planned_tokens")
 _MOST_POINTS, _MOST_CHUNKS = 500, 5_000
+_ROWS = 5_000
 _SHOWN = ("id", "created_at", "model_name", "framework_name")
 _OUTCOMES = ("answered", "failed", "timed_out", "waiting")
 
@@ -103,6 +105,7 @@ class GenerationReport(Report[GenerationMeasurement]):
         Column("requests", "requests", detail=1),
         *(Column(name, name.replace("_", " "), detail=2) for name in _OUTCOMES),
         Column("prompts", "prompts", detail=3),
+        Column("scores", "scores", detail=2),
         Column("stopped", "stopped", wraps=True),
         INVALID_COLUMN,
         STATUS_COLUMN,
@@ -132,6 +135,7 @@ class GenerationReport(Report[GenerationMeasurement]):
                 "requests": int(np.count_nonzero(summary.counted)),
                 **{name: summary.outcomes[name] for name in _OUTCOMES},
                 "prompts": measured.prompts,
+                "scores": ", ".join(f"{name} {text}" for name, text in score_rows(measured.scored)) or None,
                 "stopped": run.stopped or None,
             }
 
@@ -321,7 +325,7 @@ class GenerationKind(RunsKind[GenerationMeasurement]):
     title = "generation"
     phrase = "a measurement of generated answers"
     counted = "requests"
-    collections = ("load_query", "generation_answer")
+    collections = ("load_query", "generation_answer", "generation_score")
     reports = {GenerationReport: GenerationPlot}
     headlines = ("ttft_ms_p50", "ttft_ms_p99", "tpot_ms_p50", "output_tokens_per_s", "goodput_per_s")
     of_a_model = False
@@ -339,7 +343,10 @@ class GenerationKind(RunsKind[GenerationMeasurement]):
         """Returns the measurement's fields, with its requests in ``load_query`` and its answers apart."""
         document, parts = super().to_documents(evaluation, save_id)
         answers = [storable(part) for part in evaluation.measurement.streams.parts()]
-        return document, {**parts, "generation_answer": Part(len(answers), answers)}
+        rows = evaluation.measurement.scored
+        scores = [{"rows": storable(rows[at : at + _ROWS])} for at in range(0, len(rows), _ROWS)]
+        own = {"generation_answer": answers, "generation_score": scores}
+        return document, {**parts, **{name: Part(len(each), each) for name, each in own.items()}}
 
     def from_documents(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> GenerationMeasurement:
         """Returns the measurement; raises KeyError, TypeError or ValueError if the documents are damaged."""
@@ -347,10 +354,11 @@ class GenerationKind(RunsKind[GenerationMeasurement]):
         streams = found.streams.joined(list(map(restored, parts["generation_answer"])))
         if len(streams) != len(found.run.queries):
             raise ValueError(f"{len(streams)} of its {len(found.run.queries)} answers are present")
-        return replace(found, streams=streams)
+        scored = [row for part in parts.get("generation_score", ()) for row in restored(part["rows"])]
+        return checked(replace(found, streams=streams, scored=scored))
 
     def _names(self) -> list[str]:
-        return [name for name in super()._names() if name != "streams"]
+        return [name for name in super()._names() if name not in {"streams", "scored"}]
 
     def invalid(self, measurement: GenerationMeasurement) -> str:
         return measurement.run.invalid
@@ -400,6 +408,7 @@ class GenerationKind(RunsKind[GenerationMeasurement]):
             yield "goodput", f"{_rate_text(summary.goodput, 'requests/s')}{share}"
         elif measured.bound_ns("tpot_bound_ms"):
             yield "goodput", "not known: TPOT is not"
+        yield from score_rows(measured.scored)
         if run.queries.lag_ns.any():  # else, each was due when it was sent
             yield from _time_rows(summary, {"lag": "lag"})
 
@@ -423,6 +432,8 @@ class GenerationKind(RunsKind[GenerationMeasurement]):
             "options": dict(measured.options),
             "failure_reasons": dict(measured.run.reasons),
             "finish_reasons": {each: finish.count(each) for each in sorted(set(finish))},
+            "scores": [asdict(score) | {"lines": lines} for score, lines in scores_of(measured.scored)],
+            "scored": [dict(row) for row in measured.scored],
         }
         return {"generation": figures}
 

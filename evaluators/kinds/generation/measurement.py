@@ -56,6 +56,7 @@ class GenerationMeasurement:
             empty for nobody.
         prompts: What the prompts are, in words.
         streams: The answers, in the order of the run's requests.
+        scored: The lines of the file of prompts that were scored; see ``tasks.texts.scored``.
     """
 
     kind: ClassVar[str] = "generation"
@@ -66,6 +67,7 @@ class GenerationMeasurement:
     tokens_by: str = ""
     prompts: str = ""
     streams: Streams = field(default_factory=lambda: Streams.of((), (), 0))
+    scored: Sequence[Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
         for bound_ms in filter(None, map(self.options.get, BOUNDS)):

@@ -102,11 +102,12 @@ class Asked(NamedTuple):
 
 
 def read_prompts(path: Path) -> tuple[list[Asked], str]:
-    """Reads prompts from JSON lines with ``prompt``, ``messages`` or ``turns``; returns ``sha256:…``, too.
+    """Reads prompts from JSON lines with ``prompt``, ``messages``, ``turns`` or ``text``.
 
-    Raises ConfigurationError if the file cannot be read; the message gives the line.
+    Returns ``sha256:…`` of the file, too. Raises ConfigurationError if the file cannot be read; the message
+    gives the line.
     """
-    return _read(path, "prompts", "prompt, messages or turns", _prompt)
+    return _read(path, "prompts", "prompt, messages, turns or text", _prompt)
 
 
 def _read(path: Path, what: str, keys: str, parse: Callable[..., Asked]) -> tuple[list[Asked], str]:
@@ -130,15 +131,21 @@ def _read(path: Path, what: str, keys: str, parse: Callable[..., Asked]) -> tupl
     return found, f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
-_OF = {"prompt": (str, "a text"), "messages": (dict, "a list of objects"), "turns": (str, "a list of texts")}
+_TEXT = (str, "a text")
+_OF = {
+    "prompt": _TEXT,
+    "text": _TEXT,
+    "messages": (dict, "a list of objects"),
+    "turns": (str, "a list of texts"),
+}
 
 
 def _prompt(given: Mapping[str, Any], where: str) -> Asked:
     keys = [each for each in _OF if each in given]
     if len(keys) != 1:
-        raise ConfigurationError(f"{where}: is not a JSON object with either prompt, messages or turns")
+        raise ConfigurationError(f"{where}: is not a JSON object with either prompt, messages, turns or text")
     content, (of, what) = given[keys[0]], _OF[keys[0]]
-    parts = [content] if keys == ["prompt"] else content
+    parts = [content] if (of, what) == _TEXT else content
     if not (isinstance(parts, list) and parts and all(isinstance(each, of) for each in parts)):
         raise ConfigurationError(f"{where}: {keys[0]} is not {what}")
     first, turns = (content[0], content[1:]) if keys == ["turns"] else (content, ())

@@ -126,7 +126,8 @@ class GenerationRequest(SampledTraces, TraceOptions):
     prompts: Path | None = declared(
         None,
         "Prompts, in turn: JSON lines with prompt, messages or turns (the texts of a user, which follow "
-        "answers), and output_tokens if a line has its own.",
+        "answers), and output_tokens if a line has its own. Lines with answer, answers, choices and correct, "
+        "or text are scored.",
         "FILE",
         reads=True,
         heading="Data",

@@ -52,6 +52,12 @@ class Recital:
         self.rows.append([0])
         return self._logits(0)
 
+    def log_probabilities(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        assert not self.rows
+        if tokens[-1] == self.fails_at:
+            raise RuntimeError("out of order")
+        return -np.array(tokens[1:], np.float32)
+
     def step(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         self.entered.set()
         assert self.gate.wait(WAIT_S)
@@ -372,3 +378,22 @@ def test_a_seed_decides_the_text_whatever_else_runs() -> None:
         alone = tokens(engine, 0)
         assert tokens(engine, 3) == alone
     assert len(set(alone)) > 4
+
+
+def test_log_probabilities_wait_for_the_requests_before_them_and_generate_nothing() -> None:
+    model = Recital("hello", fails_at=FIRST_BYTE + ord("!"))
+    with engine_of(model) as engine:
+        model.gate.clear()
+        engine.submit(*request(), received := Received())
+        assert model.entered.wait(WAIT_S)
+        threading.Timer(0.0, model.gate.set).start()
+        assert engine.log_probabilities((3, 4, 5)) == [-4, -5]
+        assert received.text() == "hello"
+        assert engine.log_probabilities((3,)) == []
+        with pytest.raises(PredictionError, match="out of order"):
+            engine.log_probabilities(ENCODE("a!"))
+        with pytest.raises(InputError, match="has 65 tokens, but the context of model Recital has 64"):
+            engine.log_probabilities((3,) * 65)
+        assert generated(engine, *request()) == "hello"
+    with pytest.raises(AgentError, match="closed"):
+        engine.log_probabilities((3, 4))

@@ -144,6 +144,31 @@ def test_a_gpu_that_is_not_there_is_refused_before_the_weights_are_read(tmp_path
         PyTorchLanguageModel(*artifacts, PredictorOptions(Device(DeviceKind.GPU, 99)), 1)
 
 
+@pytest.mark.parametrize("length", [1, 2, 512, 513, 1300])
+def test_log_probabilities_are_those_of_the_whole_sequence_and_keep_no_row(
+    tmp_path: Path, length: int
+) -> None:
+    artifacts = written(tmp_path)
+    module = module_of(tmp_path)
+    tokens = np.random.default_rng(3).integers(90, size=length).tolist()
+    model = PyTorchLanguageModel(*artifacts, PredictorOptions(), 2)
+    model.prefill([5, 6, 7])
+    with torch.inference_mode():
+        of_all = module(torch.tensor([tokens]), torch.arange(length)[None])[0].double().log_softmax(-1)
+    wanted = [float(of_all[place, token]) for place, token in enumerate(tokens[1:])]
+    found = model.log_probabilities(tokens)
+    assert found.tolist() == pytest.approx(wanted, abs=1e-4)
+    assert_close(model.step([8]), [without_cache(module, [5, 6, 7, 8])])
+    model.close()
+
+
+def test_likelihoods_of_the_shipped_model_are_those_of_transformers() -> None:
+    manifest = Catalog().find_model("ToyLlama", None, Registry().versions)
+    with closing(open_engine(manifest, Registry())[0]) as engine:
+        found = {text: sum(engine.log_probabilities(engine.encode(text))) for text in LIKELIHOODS}
+    assert found == pytest.approx(LIKELIHOODS, abs=1e-4)
+
+
 def test_hugging_faces_files_are_read_in_both_notations_of_positions() -> None:
     older = LlamaConfig.model_validate({**CONTENT, "rope_theta": 500.0})
     assert older == LlamaConfig.model_validate({**CONTENT, "rope_parameters": {"rope_theta": 500.0}})
@@ -175,6 +200,11 @@ def generated(model: Engine, prompt: str, count: int) -> str:
 
 RECITED = " add Your own attribution notices within Derivative Works th"
 """What transformers 5.24 generates greedily from the shipped folder after ``You may``, 60 tokens."""
+LIKELIHOODS = {
+    "You may reproduce and distribute copies of the Work": -6.92731867,
+    "Subject to the terms and conditions of this License": -8.88761572,
+}
+"""The log-likelihoods of texts, without their first byte, by transformers 5.24 from the shipped folder."""
 PROMPTS = ("You may ", "Licensor shall", "the Work", "notwithstanding", "Z")
 
 

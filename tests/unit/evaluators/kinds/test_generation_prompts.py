@@ -274,7 +274,7 @@ def test_a_prompt_may_have_other_ends_of_lines(tmp_path: Any) -> None:
     ("line", "message"),
     [
         ("{", "line 2: is no JSON"),
-        ("3", "line 2: is not a JSON object with either prompt, messages or turns"),
+        ("3", "line 2: is not a JSON object with either prompt, messages, turns or text"),
         ('{"prompt": "a", "messages": []}', "line 2: is not a JSON object with either"),
         ('{"prompt": 3}', "line 2: prompt is not a text"),
         ('{"messages": ["a"]}', "line 2: messages is not a list of objects"),
