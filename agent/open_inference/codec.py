@@ -28,6 +28,7 @@ from inferometer.agent.protocol.tensors import (
     cut_out,
     is_text,
     length_delimited,
+    pack,
     read_elements,
     strings,
 )
@@ -199,8 +200,16 @@ class TensorSignature:
         return self.dimensions if self.whole_batch else (BATCH_SIDE, *self.dimensions)
 
 
+TEXT_INPUT, TEXT_OUTPUT = (
+    TensorSignature(name, STRINGS, (1,), whole_batch=True) for name in ("text_input", "text_output")
+)
+"""The only input and output of a language model, with the names of Triton's."""
+
+
 def inputs_of(manifest: ModelManifest) -> dict[str, TensorSignature]:
     """Returns the inputs of a model by name, in the manifest's order."""
+    if manifest.generates:
+        return {TEXT_INPUT.name: TEXT_INPUT}
     return {
         each.name: TensorSignature(each.name, datatype_of(dtype_of(each)), each.written)
         for each in manifest.tensors
@@ -263,6 +272,62 @@ def _parts(answer: InferAnswer) -> Parts:
     for content in answer.raw:
         parts += length_delimited(RAW_OUTPUTS, [content])
     return parts
+
+
+_OF_TEXTS = {"text_input": STRINGS, "sampling_parameters": STRINGS}
+_OF_TEXTS |= {"stream": DATATYPES["BOOL"], "exclude_input_in_output": DATATYPES["BOOL"]}
+"""The inputs of a request for a text, all but the first optional, as those of Triton's backend for vLLM."""
+
+
+def read_text_request(call: InferCall) -> dict[str, Any]:
+    """Returns the text and the parameters of a request to a language model by name, as in JSON.
+
+    Raises:
+        InputError: An input or output is unknown, or an input is not one element of its type.
+    """
+    message, what = call.message, titled("model", call.message.model_name)
+    for output in message.outputs:
+        if output.name != TEXT_OUTPUT.name:
+            raise InputError(f"{what}: has no {titled('output', output.name)}; it has {TEXT_OUTPUT.name}")
+    names = {item.name for item in message.inputs} | {TEXT_INPUT.name}
+    wanted = {name: TensorSignature(name, each, ()) for name, each in _OF_TEXTS.items() if name in names}
+    found = {name: array.item() for name, array in read_inputs(call, wanted, 1, what).items()}
+    for key, parameter in message.parameters.items():
+        if choice := parameter.WhichOneof("parameter_choice"):
+            found.setdefault(key, getattr(parameter, choice))
+    return found
+
+
+def text_answer(call: InferCall, version: str, text: str, *, is_last: bool) -> InferAnswer:
+    """Returns a part of a text, from a version of the model that a request names."""
+    response = _response(call, version, is_last=is_last)
+    response.outputs.add(name=TEXT_OUTPUT.name, datatype=BYTES, shape=[1])
+    return InferAnswer(response, [pack([text.encode()])])
+
+
+FINAL = "triton_final_response"
+"""The parameter of a response in a stream that is true if no other response to its request follows."""
+_WANTS_FINAL = "triton_enable_empty_final_response"
+
+
+def check_final(call: InferCall) -> None:
+    """Raises InputError if the parameter for final responses is neither true nor false."""
+    parameters = call.message.parameters
+    if _WANTS_FINAL in parameters and not parameters[_WANTS_FINAL].HasField("bool_param"):
+        raise InputError(f"parameter {_WANTS_FINAL} must be true or false, in bool_param")
+
+
+def failed_answer(call: InferCall, message: str) -> pb.ModelStreamInferResponse:
+    """Returns the final response in a stream to a request that has failed."""
+    response = _response(call, call.message.model_version, is_last=True)
+    return pb.ModelStreamInferResponse(error_message=message, infer_response=response)
+
+
+def _response(call: InferCall, version: str, *, is_last: bool) -> pb.ModelInferResponse:
+    name, parameters = call.message.model_name, {FINAL: pb.InferParameter(bool_param=is_last)}
+    return pb.ModelInferResponse(
+        model_name=name, model_version=version, id=call.message.id, parameters=parameters
+    )
 
 
 InputTensor: TypeAlias = pb.ModelInferRequest.InferInputTensor

@@ -466,42 +466,65 @@ _AHEAD = 16
 
 
 async def in_order(
-    requests: AsyncIterator[_Request], answer: Callable[[_Request], Coroutine[Any, Any, _Answer]]
+    requests: AsyncIterator[_Request],
+    answer: Callable[[_Request], Coroutine[Any, Any, _Answer | AsyncIterator[_Answer]]],
 ) -> AsyncGenerator[_Answer, None]:
     """Yields the answers to requests in the order of the requests.
+
+    An answer may consist of parts: an iterator, which must not raise. Each part is yielded as soon as it is
+    there and earlier answers are, between the parts of other answers.
 
     Each request gets a task as soon as it is received. Requests of one stream therefore wait in their model's
     queue together and can be predicted together. Closing the generator cancels unanswered requests. An error
     in ``requests`` is raised after the last answer; an error in ``answer`` ends the stream.
     """
-    begun: asyncio.Queue[asyncio.Task[_Answer] | None] = asyncio.Queue()
-    task: asyncio.Task[_Answer] | None
-    under_way: set[asyncio.Task[_Answer]] = set()
-    places = asyncio.Semaphore(_AHEAD)
+    begun: asyncio.Queue[asyncio.Task[Any] | _Answer | None] = asyncio.Queue()
+    under_way: set[asyncio.Task[Any]] = set()
+    places, sources = asyncio.Semaphore(_AHEAD), 1  # those that put answers or parts into the queue
+
+    def start(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work)
+        under_way.add(task)
+        task.add_done_callback(under_way.discard)
+        return task
 
     async def receive() -> None:
         try:
             async for request in requests:
                 await places.acquire()
-                task = asyncio.create_task(answer(request))
-                under_way.add(task)
-                task.add_done_callback(under_way.discard)
-                begun.put_nowait(task)
+                begun.put_nowait(start(answer(request)))
+        finally:
+            begun.put_nowait(None)
+
+    async def take(parts: AsyncIterator[_Answer]) -> None:
+        try:
+            async for part in parts:
+                begun.put_nowait(part)
         finally:
             begun.put_nowait(None)
 
     receiving = asyncio.create_task(receive())
     try:
-        while (task := await begun.get()) is not None:
-            yield await task
-            places.release()
+        while sources:
+            item = await begun.get()
+            if item is None:
+                sources -= 1
+                places.release()
+            elif not isinstance(item, asyncio.Task):
+                yield item
+            elif isinstance(found := await item, AsyncIterator):
+                sources += 1
+                start(take(found))
+            else:
+                yield found
+                places.release()
         await receiving
     finally:
         tasks = (receiving, *under_way)
         for each in tasks:
             each.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        task = None
+        item = None
         del tasks, receiving, each  # one may have the error whose traceback has this frame
 
 

@@ -306,10 +306,8 @@ class Metrics:
         in_flight.add(-1)
         requests.add()
         seconds.add(duration_ns / _NS_PER_S)
-        if call.generation is not None:
-            self._generated(call.model, call.generation)
 
-    def _generated(self, model: str, generation: Generation) -> None:
+    def generated(self, model: str, generation: Generation) -> None:
         """Counts the tokens of a request to a language model, and its times if it has its whole answer."""
         self._tokens.of(model, "input").add(len(generation.prompt))
         self._tokens.of(model, "output").add(len(generation.tokens))

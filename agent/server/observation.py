@@ -146,6 +146,8 @@ class Observation:
         calls: list[CallObserver] = [AccessLog()]
         predictions: list[PredictionObserver] = []
         self.queues: QueueObserver | None = None
+        self.generated: Callable[[str, Any], None] = lambda model, generation: None
+        """Counts a request to a language model, a ``generation.engine.Generation``, that has ended."""
         self._metrics: MetricsServer | None = None
         self.page: Callable[[], Iterable[Any]] = tuple
         """Reads the current metrics; there are none without a ``metrics_port``."""
@@ -156,7 +158,7 @@ class Observation:
             metrics = Metrics(load)
             calls.append(metrics)
             predictions.append(metrics)
-            self.queues = metrics
+            self.queues, self.generated = metrics, metrics.generated
             self.page = metrics.registry.collect
             if serves:
                 self._metrics = MetricsServer(metrics.registry, host, metrics_port)

@@ -42,7 +42,7 @@ from inferometer.agent.server.native.predict_service import DatasetRunner, Predi
 from inferometer.agent.server.native.registry_service import RegistryService
 from inferometer.agent.server.native.sessions import ModelFinder, Sessions
 from inferometer.agent.server.observation import Observation
-from inferometer.agent.server.rest.openai import OpenAiService
+from inferometer.agent.server.rest.openai import TextService
 from inferometer.agent.server.rpc import Dispatcher, GrpcServer
 from inferometer.agent.server.standard_services import Health, Reflection
 from inferometer.agent.server.tls import ServerTls
@@ -206,6 +206,7 @@ class AgentServer:
             tracing=self._tracing,
             limits=options.limits,
         )
+        self._texts = TextService(self._tracing, self._observation.generated)
         self._v2 = InferenceService(
             self.models,
             catalog,
@@ -214,9 +215,8 @@ class AgentServer:
             is_ready=self._is_ready,
             max_inputs=options.limits.max_inputs,
             shared_memory=self._shared_memory,
-            tracing=self._tracing,
+            texts=self._texts,
         )
-        self._openai = OpenAiService(self._v2.repository, self._tracing)
         services = (predict_service.SERVICE, registry_service.SERVICE, v2_service.SERVICE)
         self._health = Health(services)
         described = Reflection((*services, standard_services.SERVICE, *standard_services.SERVICES), streams)
@@ -275,7 +275,7 @@ class AgentServer:
         names = HostNames.of(options.allowed_hosts, options.host, secret=options.secret is not None)
         most = options.max_message_bytes
         methods, beside = self._group.shared(self._v2.methods()), self._group.is_shared
-        methods += self._openai.methods()
+        methods += self._texts.methods(self._v2.repository)
         app = RestApp(self._dispatcher.calls, methods, self._v2.inputs_of, most, names)
         return HttpServer(app, options.host, port, options.tls, options.limits, most, shared=beside)
 

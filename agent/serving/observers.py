@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from inferometer.agent.tracing.recorder import TraceContext
 
@@ -29,7 +29,6 @@ class Call:
     ``request_id`` comes from the client or is generated here. ``trace`` is the client's position in its
     trace, None if there is none; ``peer`` is in gRPC's notation, or "unknown" if the client left before the
     call began. ``model`` is set once it is known, and is always a name of one of the agent's models.
-    ``generation`` is what a language model does for the call, a ``generation.engine.Generation``.
     """
 
     method: str
@@ -37,7 +36,6 @@ class Call:
     trace: TraceContext | None = None
     peer: str = ""
     model: str = ""
-    generation: Any = None
 
 
 class RequestIds:

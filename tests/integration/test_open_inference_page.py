@@ -23,4 +23,4 @@ def test_the_examples_predict_on_an_agent_with_a_secret(capsys) -> None:
             assert "127.0.0.1:50051" in example
             exec(example.replace("127.0.0.1:50051", agent.address), names)
 
-    assert capsys.readouterr().out == "(1, 1000)\n" * 2
+    assert capsys.readouterr().out == "(1, 1000)\n add Your own attrib(1, 1000)\n"

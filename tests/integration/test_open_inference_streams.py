@@ -180,3 +180,59 @@ def test_stream_that_is_cancelled_while_it_waits_ends_as_cancelled_and_so_does_i
         assert cancelled == began == list(range(requests))
 
     asyncio.run(asyncio.wait_for(run(), TIMEOUT_S))
+
+
+def test_parts_of_an_answer_come_while_later_requests_are_answered():
+    """More requests than may be in progress, of which each third is answered in parts."""
+    first_may_end = asyncio.Event()
+
+    async def receive():
+        for number in range(50):
+            yield number
+
+    async def parts(number):
+        yield number, "begun"
+        if number == 0:
+            await first_may_end.wait()
+        yield number, "ended"
+
+    async def answer(number):
+        return (number, "whole") if number % 3 else parts(number)
+
+    async def run():
+        found = []
+        async for each in in_order(receive(), answer):
+            found.append(each)
+            if each == (49, "whole"):
+                first_may_end.set()
+        assert [number for number, what in found if what == "whole"] == [n for n in range(50) if n % 3]
+        texts = [(number, what) for number in range(0, 50, 3) for what in ("begun", "ended")]
+        assert sorted(each for each in found if each[1] != "whole") == texts
+        assert found[-1] == (0, "ended")
+
+    asyncio.run(asyncio.wait_for(run(), TIMEOUT_S))
+
+
+def test_parts_that_are_not_taken_hold_back_further_requests():
+    received = []
+
+    async def receive():
+        for number in range(100):
+            received.append(number)
+            yield number
+
+    async def parts(number):
+        yield number
+
+    async def answer(number):
+        return parts(number)
+
+    async def run():
+        answers = in_order(receive(), answer)
+        await anext(answers)
+        for _ in range(1000):  # as often as tasks make way for each other
+            await asyncio.sleep(0)
+        assert len(received) < 30
+        await answers.aclose()
+
+    asyncio.run(asyncio.wait_for(run(), TIMEOUT_S))

@@ -1,8 +1,9 @@
-"""OpenAI's protocol: the language models, completions, and chat completions, whole or streamed.
+"""Text from language models: OpenAI's protocol, and Triton's generate extension, whole or streamed.
 
-A stream consists of server-sent events, each a JSON object after ``data:``; ``data: [DONE]`` is the last one.
-The format is that of https://platform.openai.com/docs/api-reference/chat, with ``ignore_eos`` and
-``min_tokens`` of vLLM. Whole answers, and the event with the usage, also have ``timings``.
+A stream consists of server-sent events, each a JSON object after ``data:``; OpenAI's last is ``[DONE]``. The
+formats are those of https://platform.openai.com/docs/api-reference/chat and of Triton's
+extension_generate.md, with ``ignore_eos`` and ``min_tokens`` of vLLM. OpenAI's whole answers, and the event
+with the usage, also have ``timings``.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ValidationError
+from typing_extensions import Self
 
 from inferometer.agent.generation.engine import Engine, FinishReason, Generation, GenerationParameters, Piece
 from inferometer.agent.server.calls import CallContext, Method
 from inferometer.agent.server.native.call_tracing import CallTrace, ServerTracing
 from inferometer.agent.server.v2.repository import Repository
-from inferometer.agent.serving.served_model import ServedEngine
+from inferometer.agent.serving.served_model import Lease, ServedEngine
+from inferometer.agent.tracing.recorder import TraceScope
 from inferometer.manifests.errors import InputError, UnknownModelError, one_line
 
 PREFIX = "/v1/"
@@ -72,7 +75,7 @@ class _Request(GenerationParameters):
     """
 
     defaults: ClassVar[Mapping[str, Any]] = {}
-    id_prefix: ClassVar[str]
+    id_prefix: ClassVar[str] = ""
     object: ClassVar[str]
     streamed: ClassVar[str]
     opening: ClassVar[Mapping[str, Any] | None] = None
@@ -83,7 +86,7 @@ class _Request(GenerationParameters):
     stream_options: _StreamOptions = _StreamOptions()
 
     @classmethod
-    def read(cls, given: Mapping[str, Any]) -> _Request:
+    def read(cls, given: Mapping[str, Any]) -> Self:
         """Reads a request; raises InputError if a parameter is wrong or not offered."""
         given = {key: value for key, value in given.items() if value is not None}
         for key, neutral in _WITHOUT_EFFECT.items():
@@ -122,6 +125,26 @@ class _Completion(_Request):
         if isinstance(prompt, list) and all(type(each) is int for each in prompt):
             return prompt
         raise InputError("prompt must be one string, or one list of tokens")
+
+
+class TextRequest(_Request):
+    """A request of the generate extension; ``stream`` of false asks for the text in one answer."""
+
+    stream: bool = True
+    text_input: str
+    exclude_input_in_output: Literal[True] = True
+    """As answers never repeat the prompt; a parameter of Triton's backend for vLLM."""
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any]) -> Self:
+        """Reads a request, in which ``sampling_parameters`` may have others as JSON, as in that backend."""
+        try:
+            return super().read({**json.loads(given.get("sampling_parameters") or "{}"), **given})
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InputError("sampling_parameters must be a string with a JSON object") from error
+
+    def tokens(self, engine: Engine) -> Sequence[int]:  # noqa: D102 - as the base's
+        return engine.encode(self.text_input)
 
 
 class _Chat(_Request):
@@ -176,70 +199,118 @@ def _choices(content: Mapping[str, Any], reason: FinishReason | None = None) -> 
     return [{"index": 0, **content, "logprobs": None, "finish_reason": reason}]
 
 
-class OpenAiService:
-    """The protocol's methods, for the HTTP server only.
+class TextService:
+    """Generates texts: the methods of both protocols for the HTTP server, and ``begin`` for other servers.
 
     Args:
-        repository: The models, of which a name means the version that the Open Inference Protocol gives it.
         tracing: Begins the traces of calls.
+        generated: Is told the model of each request when it ends.
     """
 
-    def __init__(self, repository: Repository, tracing: ServerTracing) -> None:
-        self._repository, self._tracing = repository, tracing
+    def __init__(self, tracing: ServerTracing, generated: Callable[[str, Generation], None]) -> None:
+        self.tracing, self._generated = tracing, generated
 
-    def methods(self) -> list[Method]:
-        """The methods, which are given parsed JSON."""
+    def methods(self, repository: Repository) -> list[Method]:
+        """The methods, which are given parsed JSON.
+
+        A name means the version that the Open Inference Protocol gives it.
+        """
         named: Mapping[str, Callable[[Any, CallContext], Any]] = {
-            "ListLanguageModels": self._list,
-            "Completions": partial(self._answer, _Completion),
-            "ChatCompletions": partial(self._answer, _Chat),
+            "ListLanguageModels": partial(self._list, repository),
+            "Completions": partial(self._answer, repository, _Completion),
+            "ChatCompletions": partial(self._answer, repository, _Chat),
+            "Generate": partial(self._generate, repository, False),
+            "GenerateStream": partial(self._generate, repository, True),
         }
-        return [Method(f"openai/{name}", work, bytes, bytes) for name, work in named.items()]
+        return [Method(f"text/{name}", work, bytes, bytes) for name, work in named.items()]
 
-    async def _list(self, _: object, __: CallContext) -> dict[str, Any]:
+    async def _list(self, repository: Repository, _: object, __: CallContext) -> dict[str, Any]:
         fields = {"object": "model", "created": 0, "owned_by": "inferometer"}
-        models = self._repository.language_models()
+        models = repository.language_models()
         return {"object": "list", "data": [{"id": name, **fields} for name in models]}
 
+    async def begin(
+        self,
+        request: _Request,
+        lease: Callable[[], Lease[ServedEngine]],
+        call: CallContext,
+        scope: TraceScope | None,
+        under_way: ExitStack,
+    ) -> tuple[Generation, AsyncIterator[Piece]]:
+        """Begins to generate a text; returns its pieces, a single one unless the request streams.
+
+        Leaving ``under_way`` ends it, in any state. Raises what ``lease``, which may load the model,
+        and ``Engine.submit`` raise; the iterator raises the error that ends a text.
+        """
+
+        def prepare() -> tuple[ServedEngine, Sequence[int]]:
+            served = under_way.enter_context(lease())
+            return served, request.tokens(served.engine)
+
+        served, prompt = await call.in_thread(prepare)
+        engine = served.engine
+        call.record.model = engine.name
+        loop, delivered = asyncio.get_running_loop(), asyncio.Queue[Piece]()
+
+        def deliver(piece: Piece) -> None:
+            with suppress(RuntimeError):  # the loop has been closed
+                loop.call_soon_threadsafe(delivered.put_nowait, piece)
+
+        generation = engine.submit(prompt, request, deliver)
+        under_way.callback(self._generated, engine.name, generation)
+        under_way.callback(served.count, generation)
+        if scope is not None:
+            record = partial(generation.record, scope, engine.name, _id_of(request, call))
+            under_way.callback(lambda: loop.call_soon(record, time.perf_counter_ns()))
+        under_way.callback(generation.cancel)
+        return generation, _pieces(delivered) if request.stream else _joined(_pieces(delivered))
+
+    def _traced(self, call: CallContext, under_way: ExitStack) -> TraceScope | None:
+        trace = self.tracing.begin(call, exported=True)
+        if trace is None:
+            return None
+        under_way.push(partial(_close_later, trace))
+        return trace.scope
+
     async def _answer(
-        self, kind: type[_Request], given: Mapping[str, Any], call: CallContext
+        self, repository: Repository, kind: type[_Request], given: Mapping[str, Any], call: CallContext
     ) -> dict[str, Any] | EventStream:
         with ExitStack() as under_way:
-            trace = self._tracing.begin(call, exported=True)
-            if trace is not None:
-                under_way.push(partial(_close_later, trace))
+            scope = self._traced(call, under_way)
             request = kind.read(given)
-
-            def prepare() -> tuple[ServedEngine, Sequence[int]]:
-                served = under_way.enter_context(self._repository.lease_engine(request.model))
-                return served, request.tokens(served.engine)
-
-            served, prompt = await call.in_thread(prepare)  # it may load the model
-            name = call.record.model = served.engine.name
-            answer_id = f"{request.id_prefix}{call.record.request_id}"
+            lease = partial(repository.lease_engine, request.model)
+            generation, pieces = await self.begin(request, lease, call, scope, under_way)
             head = {
-                "id": answer_id,
+                "id": _id_of(request, call),
                 "created": int(time.time()),
-                "model": name,
+                "model": call.record.model,
                 "object": request.streamed if request.stream else request.object,
             }
-            loop, delivered = asyncio.get_running_loop(), asyncio.Queue[Piece]()
-
-            def deliver(piece: Piece) -> None:
-                with suppress(RuntimeError):  # the loop has been closed
-                    loop.call_soon_threadsafe(delivered.put_nowait, piece)
-
-            generation = call.record.generation = served.engine.submit(prompt, request, deliver)
-            under_way.callback(served.count, generation)
-            if trace is not None:
-                record = partial(generation.record, trace.scope, name, answer_id)
-                under_way.callback(lambda: loop.call_soon(record, time.perf_counter_ns()))
-            under_way.callback(generation.cancel)
             if request.stream:
-                return EventStream(_events(generation, request, delivered, head), under_way.pop_all())
-            pieces = [piece async for piece in _pieces(delivered)]
-        choices = _choices(request.whole("".join(piece.text for piece in pieces)), pieces[-1].finish_reason)
+                return EventStream(_events(generation, request, pieces, head), under_way.pop_all())
+            piece = await anext(pieces)
+        choices = _choices(request.whole(piece.text), piece.finish_reason)
         return {**head, "choices": choices, **_totals(generation)}
+
+    async def _generate(
+        self, repository: Repository, streams: bool, given: Mapping[str, Any], call: CallContext
+    ) -> dict[str, Any] | EventStream:
+        with ExitStack() as under_way:
+            scope = self._traced(call, under_way)
+            request = TextRequest.read({"stream": streams, **given})
+            if request.stream and not streams:
+                raise InputError("stream is true, but generate has one answer; use generate_stream")
+            version, lease = repository.language_model(request.model, given["version"])
+            _, pieces = await self.begin(request, lease, call, scope, under_way)
+            head = {"model_name": request.model, "model_version": version}
+            answers = ({**head, "text_output": piece.text} async for piece in pieces)
+            if streams:
+                return EventStream((event(each) async for each in answers), under_way.pop_all())
+            return await anext(answers)
+
+
+def _id_of(request: _Request, call: CallContext) -> str:
+    return f"{request.id_prefix}{call.record.request_id}"
 
 
 def _close_later(trace: CallTrace, *raised: object) -> None:
@@ -257,13 +328,18 @@ async def _pieces(delivered: asyncio.Queue[Piece]) -> AsyncGenerator[Piece, None
         is_last = piece.is_last
 
 
+async def _joined(pieces: AsyncIterator[Piece]) -> AsyncGenerator[Piece, None]:
+    found = [piece async for piece in pieces]
+    yield Piece("".join(piece.text for piece in found), found[-1].finish_reason)
+
+
 async def _events(
-    generation: Generation, request: _Request, delivered: asyncio.Queue[Piece], head: Mapping[str, Any]
+    generation: Generation, request: _Request, pieces: AsyncIterator[Piece], head: Mapping[str, Any]
 ) -> AsyncGenerator[bytes, None]:
     with_usage = request.stream_options.include_usage
     usage = {"usage": None} if with_usage else {}
     content = event({**head, "choices": _choices(request.opening), **usage}) if request.opening else b""
-    async for piece in _pieces(delivered):
+    async for piece in pieces:
         choices = _choices(request.part(piece.text), piece.finish_reason)
         content += event({**head, "choices": choices, **usage})
         if piece.is_last and with_usage:

@@ -180,6 +180,13 @@ def _read_json(received: Received) -> dict[str, Any]:
     return read_object(received.body)
 
 
+def _read_generate(received: Received) -> dict[str, Any]:
+    """Reads a request of the generate extension, whose parameters may also be in it itself."""
+    given = read_object(received.body)
+    named = {"model": received.name("model"), "version": received.name("version")}
+    return {**object_of(given, "parameters", "the request"), **given, **named}
+
+
 def _json_or_stream(answer: Any, _: object) -> Any:
     return json_reply(answer) if isinstance(answer, dict) else answer
 
@@ -244,6 +251,8 @@ ROUTES: Sequence[Route] = (
         pb.CudaSharedMemoryStatusRequest,
         pb.CudaSharedMemoryUnregisterRequest,
     ),
+    Route("POST", f"{_MODEL}/generate", "Generate", _read_generate, _json_or_stream),
+    Route("POST", f"{_MODEL}/generate_stream", "GenerateStream", _read_generate, _json_or_stream),
     Route("POST", "/v1/chat/completions", "ChatCompletions", _read_json, _json_or_stream),
     Route("POST", "/v1/completions", "Completions", _read_json, _json_or_stream),
     Route("GET", "/v1/models", "ListLanguageModels", lambda _: None, _json_or_stream),

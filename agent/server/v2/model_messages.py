@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from inferometer.agent.hardware.environment import CPU, Device, Weights
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.inference.stages import SystemDescription
-from inferometer.agent.open_inference.codec import TensorSignature, titled, v2_version
+from inferometer.agent.open_inference.codec import TEXT_INPUT, TensorSignature, titled, v2_version
 from inferometer.agent.serving.batching import BatchingOptions, QueuePolicy
 from inferometer.agent.serving.observers import Totals
 from inferometer.agent.serving.served_models import SERVE_ALL, ModelSettings, VersionChoice, VersionPolicy
@@ -100,7 +100,9 @@ def config_message(
             for key, value in _parameters(description).items()
         },
     )
-    if batching.max_batch_size > 1 or batching.has_policies:
+    if TEXT_INPUT in inputs:
+        config.max_batch_size, config.model_transaction_policy.decoupled = 0, True
+    elif batching.max_batch_size > 1 or batching.has_policies:
         config.dynamic_batching.CopyFrom(_dynamic_batching(batching))
     return config
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import zip_longest
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.inference.session import SessionOptions, select_model
+from inferometer.agent.inference.stages import SystemDescription
 from inferometer.agent.open_inference.codec import (
+    TEXT_OUTPUT,
     TensorSignature,
     canonical_version,
     datatype_named,
@@ -35,6 +39,7 @@ from inferometer.manifests.catalog import Catalog
 from inferometer.manifests.errors import (
     ArtifactError,
     FrameworkUnavailableError,
+    InputError,
     NotFoundError,
     PredictionError,
     UnknownModelError,
@@ -136,6 +141,9 @@ class Repository:
     def lease(self, found: FoundModel) -> Lease:
         """Lends a model that predicts until it is released; loads it if necessary."""
         found.manifest.require_predictions()
+        return self._lease(found)
+
+    def _lease(self, found: FoundModel) -> Lease[Any]:
         return self._models.lease_model(found.manifest, found.options, batching=found.batching)
 
     def lease_loaded(self, found: FoundModel) -> Lease | None:
@@ -153,7 +161,7 @@ class Repository:
         found = self.find(name, "")
         if not found.manifest.generates:
             raise UnknownModelError.of(name, self.language_models())
-        return self._models.lease_model(found.manifest, found.options, batching=found.batching)
+        return self._lease(found)
 
     def known_outputs(self, model: ServedModel) -> tuple[TensorSignature, ...] | None:
         """Returns the outputs of a model if they are already known; see ``outputs``."""
@@ -174,6 +182,24 @@ class Repository:
     def loaded(self, found: FoundModel) -> LoadedModel | None:
         """Returns a model if it is loaded, and otherwise None."""
         return self._models.models.get(found.key)
+
+    def describe(self, found: FoundModel) -> tuple[tuple[TensorSignature, ...], SystemDescription]:
+        """Loads a model, and returns its outputs and its description."""
+        with self._lease(found) as model:
+            outputs = (TEXT_OUTPUT,) if found.manifest.generates else self.outputs(model)
+            return outputs, model.description
+
+    def language_model(self, name: str, version: str) -> tuple[str, Callable[[], Lease[ServedEngine]]]:
+        """Returns the version of a model, and what lends it, which may load it.
+
+        Raises:
+            InputError: The model generates no text.
+            InferometerError: See ``find``.
+        """
+        found = self.find(name, version)
+        if not found.manifest.generates:
+            raise InputError(f"model {name} generates no text: its task is {found.manifest.output.type}")
+        return found.version, partial(self._lease, found)
 
     def load(self, name: str, parameters: LoadParameters) -> None:
         """Loads a model, and unloads the previous model with that name if it is another one.

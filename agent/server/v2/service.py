@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing, nullcontext
+from contextlib import ExitStack, aclosing, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,15 +16,20 @@ from inferometer.agent.inference.stages import Inferred
 from inferometer.agent.open_inference.codec import (
     BYTES,
     EXTENSION,
+    FINAL,
     InferAnswer,
     InferCall,
     TensorSignature,
+    check_final,
     check_parameters,
     datatype_of,
     decode_request,
     encode_answer,
     encode_stream_answer,
+    failed_answer,
     read_inputs,
+    read_text_request,
+    text_answer,
     titled,
     v2_version,
     whole_number,
@@ -33,7 +38,8 @@ from inferometer.agent.protocol.status import NotOfferedError, described
 from inferometer.agent.protocol.tensors import array_bytes, pack
 from inferometer.agent.server.admission import StreamLimit
 from inferometer.agent.server.calls import CallContext, Codec, Method, in_order, methods_of
-from inferometer.agent.server.native.call_tracing import ServerTracing
+from inferometer.agent.server.native.call_tracing import CallTrace
+from inferometer.agent.server.rest.openai import TextRequest, TextService
 from inferometer.agent.server.v2.model_messages import (
     config_message,
     metadata_message,
@@ -110,6 +116,10 @@ class Inference:
             request = self._shared_memory.with_inputs(request, call.record.peer)
         deadline_ns, queueing = self._limits(message, call)
         found = self._repository.find(message.model_name, message.model_version)
+        if found.manifest.generates:
+            raise InputError(
+                f"{found.title} generates text; ask for it with generate over HTTP, or with ModelStreamInfer"
+            )
         batch = read_inputs(request, found.inputs, found.max_batch_size, found.title)
         read_ns = self._clock()
         lease = self._repository.lease_loaded(found)
@@ -293,11 +303,10 @@ def _best_classes(
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 SERVICE = _SERVICE.full_name
-_FINAL = "triton_final_response"
-_WANTS_FINAL = "triton_enable_empty_final_response"
 _EXTENSIONS = (
     "binary_tensor_data",
     "classification",
+    "generate",
     "model_configuration",
     "model_repository",
     "parameters",
@@ -323,16 +332,16 @@ class InferenceService:
         max_inputs: int,
         shared_memory: SharedMemory | None = None,
         *,
-        tracing: ServerTracing,
+        texts: TextService,
     ) -> None:
-        self._tracing = tracing
+        self._texts, self._tracing = texts, texts.tracing
         self._models = models
         self._streams = streams
         self._is_ready = is_ready
-        self.repository = self._repository = Repository(models, catalog, registry, max_inputs)
-        """The models, which OpenAI's protocol finds here too."""
+        self.repository = Repository(models, catalog, registry, max_inputs)
+        """The models, which texts are generated with too."""
         self._shared_memory = shared_memory
-        self._inference = Inference(self._repository, models.options.batching, models.clock, shared_memory)
+        self._inference = Inference(self.repository, models.options.batching, models.clock, shared_memory)
 
     def methods(self) -> list[Method]:
         """The service's methods."""
@@ -344,7 +353,7 @@ class InferenceService:
 
     def inputs_of(self, name: str, version: str) -> tuple[TensorSignature, ...]:
         """Returns the inputs of a model; raises the errors of ``Repository.find``."""
-        return tuple(self._repository.find(name, version).inputs.values())
+        return tuple(self.repository.find(name, version).inputs.values())
 
     async def server_live(self, _: pb.ServerLiveRequest, __: CallContext) -> pb.ServerLiveResponse:
         """Answers that the agent is live."""
@@ -372,49 +381,68 @@ class InferenceService:
     ) -> AsyncIterator[InferAnswer | pb.ModelStreamInferResponse]:
         """Runs models on a stream of requests; a failed request is answered in the stream.
 
-        Each request has one response, which is the final one: as in Triton, no empty response follows.
+        A request has one response, or one for each part of a generated text. As in Triton, the last one is
+        the final one, and no empty response follows it.
         """
         trace = self._tracing.begin(call, exported=True)
 
-        async def answer(request: InferCall) -> InferAnswer | pb.ModelStreamInferResponse:
+        async def answer(request: InferCall) -> Any:
             try:
-                _check_final(request)
+                check_final(request)
+                if self.repository.find(
+                    request.message.model_name, request.message.model_version
+                ).manifest.generates:
+                    return self._generated(request, call, trace)
                 with trace.request() if trace else nullcontext() as scope:
-                    found = await self._inference.infer(request, call, scope)
-                found.message.parameters[_FINAL].bool_param = True
-                return found
+                    answered = await self._inference.infer(request, call, scope)
+                answered.message.parameters[FINAL].bool_param = True
+                return answered
             except Exception as error:  # noqa: BLE001 - the boundary of one request, as the dispatcher's is of a call
-                return _failed(request, described(error, "ModelStreamInfer"))
+                return failed_answer(request, described(error, "ModelStreamInfer"))
 
         with trace or nullcontext(), self._streams.one():
             async with aclosing(in_order(requests, answer)) as answers:
                 async for each in answers:
                     yield each
 
+    async def _generated(
+        self, request: InferCall, call: CallContext, trace: CallTrace | None
+    ) -> AsyncIterator[InferAnswer | pb.ModelStreamInferResponse]:
+        """Yields the parts of a text as soon as they are generated, or the error that ends it."""
+        message = request.message
+        try:
+            with ExitStack() as under_way:
+                scope = under_way.enter_context(trace.request()) if trace else None
+                name = message.model_name
+                version, lease = self.repository.language_model(name, message.model_version)
+                given = TextRequest.read({**read_text_request(request), "model": name})
+                _, pieces = await self._texts.begin(given, lease, call, scope, under_way)
+                async for piece in pieces:
+                    yield text_answer(request, version, piece.text, is_last=piece.is_last)
+        except Exception as error:  # noqa: BLE001 - the boundary of one request
+            yield failed_answer(request, described(error, "ModelStreamInfer"))
+
     def model_ready(self, request: pb.ModelReadyRequest, _: CallContext) -> pb.ModelReadyResponse:
         """Answers whether a model is loaded; False for an unknown model, as in Triton."""
         try:
-            found = self._repository.find(request.name, request.version)
+            found = self.repository.find(request.name, request.version)
         except NOT_HERE:
             return pb.ModelReadyResponse(ready=False)
-        loaded = self._repository.loaded(found)
+        loaded = self.repository.loaded(found)
         return pb.ModelReadyResponse(ready=self._is_ready() and loaded is not None and loaded.alive > 0)
 
     def model_metadata(self, request: pb.ModelMetadataRequest, _: CallContext) -> pb.ModelMetadataResponse:
         """Describes a model's inputs and outputs; loads the model, because its outputs are unknown before."""
-        found = self._repository.find(request.name, request.version)
-        with self._repository.lease(found) as model:
-            outputs = self._repository.outputs(model)
-        versions = self._repository.versions(request.name)
+        found = self.repository.find(request.name, request.version)
+        outputs = self.repository.describe(found)[0]
+        versions = self.repository.versions(request.name)
         framework = found.manifest.framework.name
         return metadata_message(request.name, versions, framework, tuple(found.inputs.values()), outputs)
 
     def model_config(self, request: pb.ModelConfigRequest, _: CallContext) -> pb.ModelConfigResponse:
         """Describes how a model is served; loads the model, like ``model_metadata``."""
-        found = self._repository.find(request.name, request.version)
-        with self._repository.lease(found) as model:
-            outputs = self._repository.outputs(model)
-            description = model.description
+        found = self.repository.find(request.name, request.version)
+        outputs, description = self.repository.describe(found)
         return pb.ModelConfigResponse(
             config=config_message(
                 request.name,
@@ -423,7 +451,7 @@ class InferenceService:
                 found.max_batch_size,
                 tuple(found.inputs.values()),
                 outputs,
-                self._repository.version_policy(request.name),
+                self.repository.version_policy(request.name),
             )
         )
 
@@ -438,8 +466,8 @@ class InferenceService:
                     for name, model in named(self._models.loaded)
                 ]
             )
-        found = self._repository.find(request.name, request.version)
-        model = self._repository.loaded(found)
+        found = self.repository.find(request.name, request.version)
+        model = self.repository.loaded(found)
         totals = model.statistics.totals if model else None
         return pb.ModelStatisticsResponse(
             model_stats=[statistics_message(request.name, found.version, totals)]
@@ -455,7 +483,7 @@ class InferenceService:
                 pb.RepositoryIndexResponse.ModelIndex(
                     name=entry.name, version=entry.version, state=_STATES[entry.state], reason=entry.reason
                 )
-                for entry in self._repository.index()
+                for entry in self.repository.index()
                 if entry.state is ModelState.LOADED or not request.ready
             ]
         )
@@ -465,8 +493,8 @@ class InferenceService:
     ) -> pb.RepositoryModelLoadResponse:
         """Loads a model, which stays loaded until it is unloaded or its memory is needed."""
         self._check_repository(request.repository_name)
-        parameters = read_load_parameters(request.parameters, self._repository.defaults(request.model_name))
-        self._repository.load(request.model_name, parameters)
+        parameters = read_load_parameters(request.parameters, self.repository.defaults(request.model_name))
+        self.repository.load(request.model_name, parameters)
         return pb.RepositoryModelLoadResponse()
 
     def repository_model_unload(
@@ -474,7 +502,7 @@ class InferenceService:
     ) -> pb.RepositoryModelUnloadResponse:
         """Unloads a model."""
         self._check_repository(request.repository_name)
-        self._repository.unload(request.model_name)
+        self.repository.unload(request.model_name)
         return pb.RepositoryModelUnloadResponse()
 
     def system_shared_memory_status(
@@ -533,22 +561,3 @@ class InferenceService:
     def _check_repository(name: str) -> None:
         if name:
             raise InputError("the agent has one repository, which has no name; leave repository_name out")
-
-
-def _failed(request: InferCall, message: str) -> pb.ModelStreamInferResponse:
-    return pb.ModelStreamInferResponse(
-        error_message=message,
-        infer_response=pb.ModelInferResponse(
-            model_name=request.message.model_name,
-            model_version=request.message.model_version,
-            id=request.message.id,
-            parameters={_FINAL: pb.InferParameter(bool_param=True)},
-        ),
-    )
-
-
-def _check_final(request: InferCall) -> None:
-    """Raises InputError if the parameter for final responses is neither true nor false."""
-    parameters = request.message.parameters
-    if _WANTS_FINAL in parameters and not parameters[_WANTS_FINAL].HasField("bool_param"):
-        raise InputError(f"parameter {_WANTS_FINAL} must be true or false, in bool_param")

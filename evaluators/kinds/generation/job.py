@@ -227,7 +227,7 @@ def _counted_by(
     first: Prompt,
     warn: Callable[[str], None],
 ) -> tuple[str, float]:
-    """Asks once; returns who counts tokens, empty for nobody, and how long the answer took, in milliseconds."""
+    """Asks once; returns who counts tokens, empty for nobody, and how many milliseconds the answer took."""
     asked_ns, counted_by = time.perf_counter_ns(), _SYSTEMS[request.agent is None]
     if system.ask(first).output_tokens == UNKNOWN:
         counted_by = f"the tokenizer {request.tokenizer}" if request.tokenizer else ""
