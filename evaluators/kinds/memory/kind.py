@@ -97,14 +97,14 @@ class MemoryPlot(charts.Plot[MemoryMeasurement]):
 def _chart(evaluation: MemoryEvaluation, rows: Sequence[Row]) -> charts.PointChart:
     series, measured = [], evaluation.measurement
     limit_mib = measured.limit_bytes / MIB
-    key, axis = ("peak_mib", "GPU memory (MiB)") if measured.on_device else ("data_mib", "data (MiB)")
+    axis = "GPU memory (MiB)" if measured.on_device else "data (MiB)"
     for length in measured.lengths:
         if line := measured.line(length):
             x, y = (line[0][0], measured.estimated(length) or 0), (line[0][1] / MIB, limit_mib)
             series.append(charts.Series("line", x, y, line=True, size=0))
-    drawn_rows = (row for row in rows if row[key] is not None)
+    drawn_rows = (row for row in rows if row["data_mib"] is not None)
     for (length, outcome), group in groupby(drawn_rows, itemgetter("sequence_length", "outcome")):
-        sizes, data = zip(*((row["batch_size"], row[key]) for row in group), strict=True)
+        sizes, data = zip(*((row["batch_size"], row["data_mib"]) for row in group), strict=True)
         series.append(charts.Series(outcome, sizes, data, tooltip=outcome, text=f"{length or ''}"))
     label, rules = charts.label_of(evaluation), (charts.Rule(limit_mib, "limit"),)
     return charts.PointChart(label, "batch size", axis, tuple(series), rules)
