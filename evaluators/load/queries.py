@@ -217,16 +217,7 @@ class QueryLog:
             self.sent_count += 1
             return query
 
-    def answered(
-        self,
-        query: int,
-        done_ns: int,
-        *,
-        queue_ns: int = -1,
-        batch_ns: int = -1,
-        predict_ns: int = -1,
-        batch_size: int = 0,
-    ) -> None:
+    def answered(self, query: int, done_ns: int, **times: int) -> None:
         """Records an answer; see ``target.Answers``. Repeated answers are only counted, late ones ignored."""
         with self._lock:
             queries = self._all  # under the lock, as a closed loop replaces it when it is full
@@ -235,8 +226,8 @@ class QueryLog:
                 return
             queries.outcome[query] = _ANSWERED
             queries.done_ns[query] = done_ns - self.began_ns
-            if batch_size or predict_ns >= 0 or queue_ns >= 0 or batch_ns >= 0:  # else they are as they were
-                self._set_times(query, queue_ns, batch_ns, predict_ns, batch_size)
+            for name, value in times.items():
+                getattr(queries, name)[query] = value
             self._settled += 1
             self.answered_count += 1
 
@@ -252,21 +243,12 @@ class QueryLog:
             self._failed += 1
             self._reasons[reason] += 1
 
-    def confirmed(
-        self, query: int, *, queue_ns: int = -1, batch_ns: int = -1, predict_ns: int = -1, batch_size: int = 0
-    ) -> None:
+    def confirmed(self, query: int, **times: int) -> None:
         """Records the times of an answer that has already been recorded; see ``target.CheckedAnswers``."""
         with self._lock:
             if self._all.outcome[query] == _ANSWERED:
-                self._set_times(query, queue_ns, batch_ns, predict_ns, batch_size)
-
-    def _set_times(self, query: int, queue_ns: int, batch_ns: int, predict_ns: int, batch_size: int) -> None:
-        """Sets the times of a query; the caller holds the lock."""
-        queries = self._all
-        queries.queue_ns[query] = queue_ns
-        queries.batch_ns[query] = batch_ns
-        queries.predict_ns[query] = predict_ns
-        queries.batch_size[query] = batch_size
+                for name, value in times.items():
+                    getattr(self._all, name)[query] = value
 
     def refuted(self, query: int, reason: str) -> None:
         """Turns a recorded answer into a failure; see ``target.CheckedAnswers``."""

@@ -237,25 +237,14 @@ def _count(count: int, noun: str) -> str:
 class Answers(Protocol):
     """Receives the outcomes of queries. Thread-safe; times are on the clock of the run, in nanoseconds."""
 
-    def answered(
-        self,
-        query: int,
-        done_ns: int,
-        *,
-        queue_ns: int = -1,
-        batch_ns: int = -1,
-        predict_ns: int = -1,
-        batch_size: int = 0,
-    ) -> None:
+    def answered(self, query: int, done_ns: int, **times: int) -> None:
         """Receives a right answer.
 
         Args:
             query: The number of the query.
             done_ns: When the answer was complete.
-            queue_ns: How long the query waited for its batch to begin; -1 if unknown.
-            batch_ns: How long its batch was assembled, until the prediction began; -1 if unknown.
-            predict_ns: How long the prediction of its batch took; -1 if unknown.
-            batch_size: The number of queries in its batch; 0 if unknown.
+            times: What is known of ``queue_ns``, ``batch_ns``, ``predict_ns`` and ``batch_size``; see
+                ``queries.Queries``.
         """
         ...
 
@@ -268,9 +257,7 @@ class Answers(Protocol):
 class CheckedAnswers(Answers, Protocol):
     """Receives answers whose content is checked only after the run, and then the results of the checks."""
 
-    def confirmed(
-        self, query: int, *, queue_ns: int = -1, batch_ns: int = -1, predict_ns: int = -1, batch_size: int = 0
-    ) -> None:
+    def confirmed(self, query: int, **times: int) -> None:
         """Receives the times of an answer that proved right; see ``answered``."""
         ...
 
