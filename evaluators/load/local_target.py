@@ -339,7 +339,7 @@ class ReloadedTarget(SwitchedTarget):
 
 
 class _Run:
-    """The queries of one run. The thread that submits writes ``accepted``; ``lock`` guards the rest."""
+    """The queries of one run. The thread that submits writes ``accepted``; ``settled`` guards the rest."""
 
     def __init__(self, answers: Answers, clock: Callable[[], int]) -> None:
         self.answers = answers
@@ -349,30 +349,24 @@ class _Run:
         """Whether the target is closed, so that queries whose batch has not begun fail."""
         self.finished = False
         """Whether outcomes are discarded from now on."""
-        self._settled = 0
-        self._ending = False
-        self._idle = threading.Event()
-        self.lock = threading.Lock()
+        self.settled = threading.Condition()
+        self._count = 0
 
     def settle(self, count: int) -> None:
-        """Counts further outcomes; the caller holds the lock."""
-        self._settled += count
-        if self._ending and self._settled == self.accepted:
-            self._idle.set()
+        """Counts further outcomes; the caller holds ``settled``."""
+        self._count += count
+        self.settled.notify_all()
 
     def wait(self, timeout_s: float) -> None:
         """Waits until each accepted query has its outcome, or for the given time."""
-        with self.lock:
-            self._ending = True
-            if self._settled == self.accepted:
-                return
-        self._idle.wait(timeout_s)
+        with self.settled:
+            self.settled.wait_for(lambda: self._count == self.accepted, timeout_s)
 
     def finish(self) -> bool:
         """Discards outcomes from now on; returns whether any outcome is missing."""
-        with self.lock:
+        with self.settled:
             self.finished = True
-            return self._settled != self.accepted
+            return self._count != self.accepted
 
 
 class _Query:
@@ -395,7 +389,7 @@ class _Query:
         run, reason = self.run, " ".join(str(error).split())
         if not isinstance(error, InferometerError):
             reason = f"{type(error).__name__}: {reason}".rstrip(": ")
-        with run.lock:
+        with run.settled:
             if not run.finished:
                 run.answers.failed(self.number, run.clock(), reason)
                 run.settle(1)
@@ -461,7 +455,7 @@ class _Batches:
                 for place in ids
                 if place not in answers.input_ids
             }
-        with run.lock:
+        with run.settled:
             if run.finished:
                 return
             answered, predict_ns, batch_size = run.answers.answered, batch.predict_ns, batch.inputs

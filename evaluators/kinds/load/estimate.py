@@ -441,14 +441,9 @@ def surely_kept_qps(seen: Sequence[Evidence], late_fraction: float) -> float:
 
 def _binomial_tail(least: int, count: int, share: float) -> float:
     """Returns the probability that at least ``least`` of ``count`` events of probability ``share`` occur."""
-    if least <= 0:
-        return 1.0
-    log_odds = math.log(share / (1 - share))
-    log_term = count * math.log1p(-share)
-    terms = []
-    for k in range(count + 1):
-        if k >= least:
-            terms.append(math.exp(log_term))
-        if k < count:
-            log_term += math.log((count - k) / (k + 1)) + log_odds
-    return math.fsum(terms)
+    log_odds, log_all = math.log(share / (1 - share)), math.lgamma(count + 1) + count * math.log1p(-share)
+    logs = (
+        log_all + k * log_odds - math.lgamma(k + 1) - math.lgamma(count - k + 1)
+        for k in range(max(least, 0), count + 1)
+    )
+    return math.fsum(map(math.exp, logs))

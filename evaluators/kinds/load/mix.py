@@ -63,10 +63,7 @@ def mix_job(request: MixRequest) -> Job[Evaluation[MixMeasurement]]:
     peak = sum(max(map(peak_qps, each)) for each in schedules.values())
     if not request.force:
         check_load(peak)
-    title = " + ".join(schedules)
-    stops = "stopping, without waiting for the answers"
-    measure = partial(_measure_blocks, schedules)
-    return Job(partial(_evaluations, request, measure), title, f"opening {title}", stops, has_total=False)
+    return _job(request, partial(_measure_blocks, schedules))
 
 
 S = TypeVar("S", bound=MixSearchMeasurement)
@@ -76,6 +73,11 @@ _Measured: TypeAlias = tuple[Mapping[str, tuple[M, Sequence[LoadRun]]], bool]
 """The measurement of each model and its runs, and whether all of them are complete."""
 _Measure: TypeAlias = Callable[[Mapping[str, LoadTarget], RunLimits, Mapping[str, Any]], _Measured[M]]
 """Measures open models; the last argument has the fields that the measurements of each have in common."""
+
+
+def _job(request: MixOfModels, measure: _Measure[M]) -> Job[Evaluation[M]]:
+    title, stops = " + ".join(request.models), "stopping, without waiting for the answers"
+    return Job(partial(_evaluations, request, measure), title, f"opening {title}", stops, has_total=False)
 
 
 def _evaluations(
@@ -190,24 +192,19 @@ def mix_search_job(request: MixSearchRequest) -> Job[Evaluation[MixSearchMeasure
     Raises:
         ConfigurationError: The rates at the factor 1 are together more than this machine can send on time.
     """
-    limit, title = None, " + ".join(request.models)
+    limit = None
     if not request.force:
         rate_qps, ceiling_qps = sum(load.rate_qps for load in request.models.values()), calibrate()
         check_load(rate_qps, ceiling_qps)
         limit = ceiling_qps * ALLOWED_SHARE / rate_qps
-    stops = "stopping, without waiting for the answers"
-    measure = partial(_search, request.models, limit)
-    return Job(partial(_evaluations, request, measure), title, f"opening {title}", stops, has_total=False)
 
+    def search(
+        targets: Mapping[str, LoadTarget], limits: RunLimits, common: Mapping[str, Any]
+    ) -> _Measured[MixSearchMeasurement]:
+        session = MixSession(list(targets.values()), limits)
+        return searched(request.models, session, MixSearchMeasurement, common, limit)
 
-def _search(
-    models: Mapping[str, MaxQpsRequest],
-    limit: float | None,
-    targets: Mapping[str, LoadTarget],
-    limits: RunLimits,
-    common: Mapping[str, Any],
-) -> _Measured[MixSearchMeasurement]:
-    return searched(models, MixSession(list(targets.values()), limits), MixSearchMeasurement, common, limit)
+    return _job(request, search)
 
 
 def searched(

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 from inferometer.evaluators.jobs import options
 from inferometer.evaluators.jobs.options import (
-    COUNT,
     NOT_NEGATIVE,
     POSITIVE,
     SEED,
@@ -21,17 +20,12 @@ from inferometer.evaluators.jobs.options import (
     check_value,
     declared,
     further,
+    like,
     options_of,
     values_of,
 )
 from inferometer.evaluators.jobs.request import DatasetOptions, SystemOptions
-from inferometer.evaluators.kinds.load.request import (
-    TIME_BUDGETS_S,
-    TOLERANCES,
-    LoadRequest,
-    MaxQpsRequest,
-    WorkloadRequest,
-)
+from inferometer.evaluators.kinds.load.request import LoadRequest, MaxQpsRequest, WorkloadRequest
 from inferometer.manifests.errors import ConfigurationError, suggestion
 
 MIX_S = 60.0
@@ -66,18 +60,12 @@ class MixOfModels:
         "FILE",
         reads=True,
     )
-    timeout_ms: float = declared(
-        options.QUERY_TIMEOUT_MS, "Timeout of a query, from the time it was due.", "MS", within=COUNT
-    )
-    warm_up_queries: int = declared(
-        options.WARM_UP_QUERIES,
-        "Queries to send to each model before the measurement.",
-        "N",
-        within=NOT_NEGATIVE,
-        flags=("--warmup",),
+    timeout_ms: float = like("timeout_ms", LoadRequest)
+    warm_up_queries: int = like(
+        "warm_up_queries", LoadRequest, help="Queries to send to each model before the measurement."
     )
     seed: int = declared(0, "Seed of the schedules and of random weights.", "N", within=SEED)
-    force: bool = declared(False, "Send even more than this machine can send on time.")
+    force: bool = like("force", LoadRequest)
     models: Mapping[str, Any] = field(init=False, default_factory=dict)
     text: str = field(init=False, default="")
 
@@ -133,12 +121,10 @@ class MixSearchRequest(MixOfModels):
     min_duration_s: float = declared(
         options.PROBE_MIN_DURATION_S, "Minimum duration of a probe.", "S", within=Range(0.01, 86_400)
     )
-    tolerance: float = declared(
-        options.TOLERANCE, "Target for half the width of the answer's interval.", "SHARE", within=TOLERANCES
+    tolerance: float = like(
+        "tolerance", MaxQpsRequest, help="Target for half the width of the answer's interval."
     )
-    time_budget_s: float = declared(
-        options.TIME_BUDGET_S, "Time limit of the search.", "S", within=TIME_BUDGETS_S
-    )
+    time_budget_s: float = like("time_budget_s", MaxQpsRequest)
 
 
 def _mix_entries(path: Path) -> tuple[str, Sequence[Any]]:

@@ -44,7 +44,6 @@ _KEPT = {
 MOST_INSTANCES = 64
 INSTANCES = Range(1, MOST_INSTANCES)
 AUTO = "auto"
-TOLERANCES, TIME_BUDGETS_S = Range(0.0001, 1), Range(1, 7 * 86_400)
 _URL = re.compile(r"https?://[^\s/@,]+(/\S*)?", re.IGNORECASE)
 _LEAST_PROBES = 4
 _ROUNDING = 1 + 1e-9  # 4 × 0.3 is more than 1.2
@@ -362,10 +361,10 @@ class MaxQpsRequest(LoadRequest):
         options.TOLERANCE,
         "Target for half the width of the answer's interval, by this search alone.",
         "SHARE",
-        within=TOLERANCES,
+        within=Range(0.0001, 1),
     )
     time_budget_s: float = declared(
-        options.TIME_BUDGET_S, "Time limit of the search.", "S", within=TIME_BUDGETS_S
+        options.TIME_BUDGET_S, "Time limit of the search.", "S", within=Range(1, 7 * 86_400)
     )
     max_rate_qps: float | None = None
 
