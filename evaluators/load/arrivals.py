@@ -84,7 +84,8 @@ class ArrivalProcess:
         if not (math.isfinite(rate_qps) and rate_qps > 0):
             raise ConfigurationError(f"the rate is {rate_qps:g} queries/s; it must be above 0")
         least_s, most_s = extent.min_duration_s, extent.max_duration_s
-        if (count := self.mean_qps(rate_qps, least_s) * least_s) > 2 * _MOST_QUERIES:
+        if self._time_s(2 * _MOST_QUERIES, rate_qps) < least_s:
+            count = self.mean_qps(rate_qps, least_s) * least_s
             raise ConfigurationError(
                 f"{rate_qps:g} queries/s for {least_s:g} s are some {count:.2g} queries; at most "
                 f"{_MOST_QUERIES} are allowed; ask for less"
