@@ -174,20 +174,16 @@ def run_of(stored: Stored, documents: Sequence[Stored]) -> LoadRun:
 
 def _pairs(stored: Sequence[Any]) -> Iterator[Sequence[Any]]:
     """Yields documents of two values as pairs. Earlier versions stored pairs; some databases cannot."""
-    return (tuple(each.values()) if isinstance(each, dict) else each for each in stored)
+    return (list(each.values()) if isinstance(each, dict) else each for each in stored)
 
 
 def _mlperf(stored: Any) -> MlperfResult | None:
     if stored is None:
         return None
-    stored = restored(stored)
-    percentiles = tuple(
-        (float(percent), int(value_ns)) for percent, value_ns in _pairs(stored["percentiles_ns"])
-    )
-    if not all(0 <= percent <= 100 for percent, _ in percentiles):
+    found = record(MlperfResult, {**stored, "percentiles_ns": list(_pairs(stored["percentiles_ns"]))})
+    if not all(0 <= percent <= 100 for percent, _ in found.percentiles_ns):
         raise ValueError("LoadGen's percentiles are not within 0 and 100 percent")
-    reasons = tuple(map(str, stored["reasons"]))
-    return checked(MlperfResult(**stored | {"reasons": reasons, "percentiles_ns": percentiles}))
+    return found
 
 
 def _mlperf_document(result: MlperfResult) -> Document:

@@ -125,8 +125,20 @@ class MlperfResult:
     log_directory: str
 
 
+class _UnderLoad:
+    """A measurement of queries under load."""
+
+    __slots__ = ()
+    options: LoadOptions
+
+    @property
+    def batch_size(self) -> int:
+        """The maximum number of queries in a batch."""
+        return self.options.max_batch_size
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class LoadMeasurement:
+class LoadMeasurement(_UnderLoad):
     """One run under load.
 
     Attributes:
@@ -147,11 +159,6 @@ class LoadMeasurement:
         """The reason why the figures cannot be trusted, in one line; empty if they can."""
         loadgen = "LoadGen calls it INVALID" if self.mlperf and not self.mlperf.valid else ""
         return self.run.invalid or loadgen
-
-    @property
-    def batch_size(self) -> int:
-        """The maximum number of queries in a batch."""
-        return self.options.max_batch_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +187,7 @@ class RateAnswer:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RateSearchMeasurement:
+class RateSearchMeasurement(_UnderLoad):
     """One search.
 
     Attributes:
@@ -195,11 +202,6 @@ class RateSearchMeasurement:
     probes: Sequence[LoadRun]
     elapsed_ns: int
     answer: RateAnswer | None = None
-
-    @property
-    def batch_size(self) -> int:
-        """The maximum number of queries in a batch."""
-        return self.options.max_batch_size
 
     @property
     def headline(self) -> tuple[str, str, RateAnswer | None]:
@@ -254,7 +256,7 @@ SIDES = ("alone", "together")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MixMeasurement:
+class MixMeasurement(_UnderLoad):
     """One model of a mix: its load alone, and together with that of the other models, in pairs of blocks.
 
     The two runs of a pair have the same arrivals.
@@ -282,11 +284,6 @@ class MixMeasurement:
     together: tuple[LoadRun, ...]
     elapsed_ns: int
     invalid: str = ""
-
-    @property
-    def batch_size(self) -> int:
-        """The maximum number of queries in a batch."""
-        return self.options.max_batch_size
 
     def side(self, name: str) -> LoadMeasurement:
         """Returns the blocks ``alone`` or ``together`` as one workload; see ``pooled``."""
