@@ -27,11 +27,11 @@ from inferometer.agent.operators.table.convolution import (
 )
 
 
-def _activation(kind: str, *covers: str) -> Form:
+def _activation(kind: str) -> Form:
     return Form(
         "Activation",
         lambda mx, _: partial(mx.Activation, act_type=kind),
-        ("Activation", *covers),
+        (kind,),
         Block("gluon.nn.Activation", lambda _: mxnet.gluon.nn.Activation(kind)),
     )
 
@@ -277,28 +277,18 @@ def _attention(mx: Any, case: Case) -> Any:
 
 
 _FUSED: Mapping[str, Form] = {
-    "conv2d_relu": Form(
-        "Convolution Activation", _then_relu(_fused_convolution), ("Convolution", "Activation")
-    ),
-    "conv2d_batch_norm": Form("Convolution BatchNorm", _normalized_convolution, ("Convolution", "BatchNorm")),
-    "conv2d_batch_norm_relu": Form(
-        "Convolution BatchNorm Activation",
-        _then_relu(_normalized_convolution),
-        ("Convolution", "BatchNorm", "Activation"),
-    ),
-    "dense_relu": Form("FullyConnected Activation", _then_relu(_dense), ("FullyConnected", "Activation")),
-    "dense_gelu": Form("FullyConnected LeakyReLU", _dense_gelu, ("FullyConnected", "LeakyReLU")),
-    "add_relu": Form(
-        "elemwise_add Activation", _then_relu(lambda mx, _: mx.elemwise_add), ("elemwise_add", "Activation")
-    ),
-    "layer_norm_residual": Form("elemwise_add LayerNorm", _residual, ("elemwise_add", "LayerNorm")),
-    "scaled_dot_product_attention": Form(
-        "batch_dot _mul_scalar softmax batch_dot", _attention, ("batch_dot", "_mul_scalar", "softmax")
-    ),
+    "conv2d_relu": Form("Convolution Activation", _then_relu(_fused_convolution)),
+    "conv2d_batch_norm": Form("Convolution BatchNorm", _normalized_convolution),
+    "conv2d_batch_norm_relu": Form("Convolution BatchNorm Activation", _then_relu(_normalized_convolution)),
+    "dense_relu": Form("FullyConnected Activation", _then_relu(_dense)),
+    "dense_gelu": Form("FullyConnected LeakyReLU", _dense_gelu),
+    "add_relu": Form("elemwise_add Activation", _then_relu(lambda mx, _: mx.elemwise_add)),
+    "layer_norm_residual": Form("elemwise_add LayerNorm", _residual),
+    "scaled_dot_product_attention": Form("batch_dot _mul_scalar softmax batch_dot", _attention),
 }
 
 FORMS: Mapping[str, Form] = {
-    "relu": _activation("relu", "relu"),
+    "relu": _activation("relu"),
     "leaky_relu": _leaky("leaky", "LeakyReLU", "slope"),
     "prelu": Form(
         "LeakyReLU",
@@ -307,17 +297,16 @@ FORMS: Mapping[str, Form] = {
     ),
     "elu": _leaky("elu", "ELU", "alpha"),
     "selu": _leaky("selu", "SELU"),
-    "sigmoid": _activation("sigmoid", "sigmoid"),
+    "sigmoid": _activation("sigmoid"),
     # MXNet's own slope is 0.2
     "hard_sigmoid": with_parameters("hard_sigmoid", alpha=1 / 6, beta=0.5),
-    "tanh": _activation("tanh", "tanh"),
-    "softsign": _activation("softsign", "softsign"),
+    "tanh": _activation("tanh"),
+    "softsign": _activation("softsign"),
     "softplus": _activation("softrelu"),
     "swish": Form(
         "sigmoid elemwise_mul",
         lambda mx, _: lambda data: data * mx.sigmoid(data),
-        ("sigmoid", "elemwise_mul"),
-        Block("gluon.nn.Swish", lambda _: mxnet.gluon.nn.Swish()),
+        gluon=Block("gluon.nn.Swish", lambda _: mxnet.gluon.nn.Swish()),
     ),
     "gelu": _leaky("gelu", "GELU"),
     **{name: with_parameters(name, "axis") for name in ("softmax", "log_softmax", "softmin")},
@@ -334,7 +323,7 @@ FORMS: Mapping[str, Form] = {
     "flatten": Form(
         "Flatten",
         lambda mx, _: mx.Flatten,
-        ("Flatten", "flatten"),
+        ("flatten",),
         Block("gluon.nn.Flatten", lambda _: mxnet.gluon.nn.Flatten()),
     ),
     "lambda": Form(
@@ -368,7 +357,6 @@ FORMS: Mapping[str, Form] = {
         "transpose BilinearSampler",
         # its grid has the two coordinates before the rows and columns
         lambda mx, _: lambda data, grid: mx.BilinearSampler(data, mx.transpose(grid, (0, 3, 1, 2))),
-        ("BilinearSampler",),
     ),
     "grid_generator": with_parameters("GridGenerator", "target_shape", transform_type="affine"),
     "spatial_transformer": Form(
@@ -411,7 +399,6 @@ FORMS: Mapping[str, Form] = {
         lambda mx, case: (
             lambda data: mx.contrib.AdaptiveAvgPooling2D(data, output_size=pair_of(case, "output"))
         ),
-        ("_contrib_AdaptiveAvgPooling2D",),
     ),
     "upsample_nearest": Form(
         "UpSampling", lambda mx, case: partial(mx.UpSampling, scale=case["scale"], sample_type="nearest")
@@ -423,7 +410,6 @@ FORMS: Mapping[str, Form] = {
             **dict(zip(("height", "width"), pair_of(case, "output"), strict=True)),
             align_corners=False,
         ),
-        ("_contrib_BilinearResize2D",),
     ),
     "roi_pool": Form(
         "ROIPooling",
@@ -433,7 +419,7 @@ FORMS: Mapping[str, Form] = {
             )
         ),
     ),
-    "roi_align": Form("contrib.ROIAlign", _roi_aligned, ("_contrib_ROIAlign",)),
+    "roi_align": Form("contrib.ROIAlign", _roi_aligned),
     "batch_norm": Form("BatchNorm", partial(_batch_norm, True), gluon=_batch_norm_block(True)),
     "batch_norm_training": Form(
         "BatchNorm", partial(_batch_norm, False), gluon=_batch_norm_block(False), training=True

@@ -70,9 +70,9 @@ class Form:
     """How MXNet runs an operator.
 
     Attributes:
-        api: The operator's name in ``mx.nd`` and ``mx.sym``, such as ``broadcast_add``.
+        api: The operator's name in ``mx.nd`` and ``mx.sym``, such as ``broadcast_add``; several with spaces.
         make: Returns the function for a case; its first argument is ``mx.nd`` or ``mx.sym``.
-        covers: The operators of MXNet's registry that the form covers; empty means ``api``.
+        covers: The operators of MXNet's registry that the form covers in addition to those of ``api``.
         gluon: The block, if Gluon has one.
         symbolic: Whether ``mx.sym`` has the operator.
         creates: Whether the function also takes ``dtype`` and, in ``mx.nd``, ``ctx``, because no input
@@ -102,7 +102,7 @@ class Form:
 
 def named(name: str, *covers: str) -> Form:
     """Returns the form of an operator that takes the table's inputs as they are."""
-    return Form(name, lambda mx, _: getattr(mx, name), (name, *covers))
+    return Form(name, lambda mx, _: getattr(mx, name), covers)
 
 
 def with_parameters(name: str, *parameters: str, covers: tuple[str, ...] = (), **fixed: Any) -> Form:
@@ -110,7 +110,7 @@ def with_parameters(name: str, *parameters: str, covers: tuple[str, ...] = (), *
     return Form(
         name,
         lambda mx, case: partial(getattr(mx, name), **{each: case[each] for each in parameters}, **fixed),
-        (name, *covers),
+        covers,
     )
 
 
@@ -416,9 +416,7 @@ class MXNetOperators(OperatorRunner):
         return partial(function, dtype=self.options.dtype, **where)
 
     def uncovered(self) -> tuple[str, ...]:
-        covered: set[str] = set()
-        for form in self.table().values():
-            covered.update(form.covers or (form.api,))
+        covered = {name for form in self.table().values() for name in (*form.api.split(), *form.covers)}
         names = set(mxnet.operator.get_all_registered_operators())
         return tuple(sorted(name for name in names if not name.startswith("_") and name not in covered))
 

@@ -38,10 +38,6 @@ def _transposes(case: Case) -> dict[str, Any]:
     return {"transpose_a": case["transpose_lhs"], "transpose_b": case["transpose_rhs"]}
 
 
-def _linalg(name: str) -> Form:
-    return named(f"linalg_{name}", f"_linalg_{name}")
-
-
 def _of_several(name: str) -> Form:
     return Form(name, lambda mx, case: partial(getattr(mx, name), num_arrays=len(case.shapes)))
 
@@ -64,7 +60,7 @@ def _random(name: str, *parameters: str, aliases: tuple[str, ...] = ()) -> Form:
         given = {each: case[each] for each in ("shape", *parameters)}
         return lambda **where: getattr(mx, name)(**given, **where)
 
-    return Form(name, make, (name, *aliases), creates=True)
+    return Form(name, make, aliases, creates=True)
 
 
 def _integers(mx: Any, case: Case) -> Any:
@@ -145,9 +141,7 @@ FORMS: Mapping[str, Form] = {
     "trunc": named("trunc", "fix"),
     "clip": Form("clip", lambda mx, case: lambda data: mx.clip(data, a_min=case["low"], a_max=case["high"])),
     "copy": named("identity"),
-    "cast": Form(
-        "cast", lambda mx, case: lambda data: mx.cast(data, dtype=case["to"]), ("cast", "Cast", "amp_cast")
-    ),
+    "cast": Form("cast", lambda mx, case: lambda data: mx.cast(data, dtype=case["to"]), ("Cast", "amp_cast")),
     "amp_multicast": with_parameters("amp_multicast", num_outputs=2),
     # the result is no dense array, of which only mx.nd makes outputs
     "cast_storage": Form("cast_storage", lambda mx, _: partial(mx.cast_storage, stype="csr"), symbolic=False),
@@ -181,21 +175,21 @@ FORMS: Mapping[str, Form] = {
     "gemm2": Form(
         "linalg_gemm2", lambda mx, case: partial(mx.linalg_gemm2, alpha=case["alpha"], **_transposes(case))
     ),
-    "syrk": _linalg("syrk"),
-    "trmm": _linalg("trmm"),
-    "trsm": _linalg("trsm"),
-    "cholesky": _linalg("potrf"),
-    "cholesky_inverse": _linalg("potri"),
-    "det": _linalg("det"),
-    "slogdet": _linalg("slogdet"),
-    "inverse": _linalg("inverse"),
-    "eigh": Form("linalg.syevd", lambda mx, _: lambda data: mx.linalg.syevd(data)[1], ("_linalg_syevd",)),
-    "lq": _linalg("gelqf"),
-    "sum_log_diagonal": _linalg("sumlogdiag"),
-    "extract_diagonal": _linalg("extractdiag"),
-    "make_diagonal": _linalg("makediag"),
-    "extract_triangle": _linalg("extracttrian"),
-    "make_triangle": _linalg("maketrian"),
+    "syrk": named("linalg_syrk"),
+    "trmm": named("linalg_trmm"),
+    "trsm": named("linalg_trsm"),
+    "cholesky": named("linalg_potrf"),
+    "cholesky_inverse": named("linalg_potri"),
+    "det": named("linalg_det"),
+    "slogdet": named("linalg_slogdet"),
+    "inverse": named("linalg_inverse"),
+    "eigh": Form("linalg.syevd", lambda mx, _: lambda data: mx.linalg.syevd(data)[1]),
+    "lq": named("linalg_gelqf"),
+    "sum_log_diagonal": named("linalg_sumlogdiag"),
+    "extract_diagonal": named("linalg_extractdiag"),
+    "make_diagonal": named("linalg_makediag"),
+    "extract_triangle": named("linalg_extracttrian"),
+    "make_triangle": named("linalg_maketrian"),
     "zeros": _filled("zeros"),
     "ones": _filled("ones"),
     "full": _filled("full", "value"),
@@ -225,13 +219,13 @@ FORMS: Mapping[str, Form] = {
     "pick": Form(
         "pick",
         lambda mx, _: partial(mx.pick, axis=-1, keepdims=True),
-        ("pick", "batch_take", "choose_element_0index"),
+        ("batch_take", "choose_element_0index"),
     ),
     "gather_nd": named("gather_nd"),
     "scatter_nd": Form(
         "scatter_nd", lambda mx, case: partial(mx.scatter_nd, shape=(case["rows"], *case.shapes["data"][1:]))
     ),
-    "index_copy": Form("contrib.index_copy", lambda mx, _: mx.contrib.index_copy, ("_contrib_index_copy",)),
+    "index_copy": Form("contrib.index_copy", lambda mx, _: mx.contrib.index_copy),
     "one_hot": Form("one_hot", lambda mx, case: partial(mx.one_hot, depth=case["depth"], dtype="int64")),
     "fill_element": Form(
         "fill_element_0index", lambda mx, _: mx.fill_element_0index, symbolic=False, whole=True
@@ -241,17 +235,12 @@ FORMS: Mapping[str, Form] = {
     "sequence_reverse": _sequence("SequenceReverse"),
     "where": named("where"),
     # a symbol's shape may not depend on values
-    "boolean_mask": Form(
-        "contrib.boolean_mask",
-        lambda mx, _: mx.contrib.boolean_mask,
-        ("_contrib_boolean_mask",),
-        symbolic=False,
-    ),
+    "boolean_mask": Form("contrib.boolean_mask", lambda mx, _: mx.contrib.boolean_mask, symbolic=False),
     "slice": with_parameters("slice", "begin", "end", covers=("crop",)),
     "slice_axis": with_parameters("slice_axis", "axis", "begin", "end"),
     "slice_like": named("slice_like"),
-    "ravel_index": with_parameters("ravel_multi_index", "shape", covers=("_ravel_multi_index",)),
-    "unravel_index": with_parameters("unravel_index", "shape", covers=("_unravel_index",)),
+    "ravel_index": with_parameters("ravel_multi_index", "shape"),
+    "unravel_index": with_parameters("unravel_index", "shape"),
     "diag": named("diag"),
     "transpose": with_parameters("transpose", "axes"),
     "swapaxes": with_parameters("swapaxes", "dim1", "dim2", covers=("SwapAxis",)),
@@ -267,7 +256,7 @@ FORMS: Mapping[str, Form] = {
         lambda mx, case: partial(
             mx.pad, pad_width=case["pad_width"], mode=case["mode"], constant_value=case["value"]
         ),
-        ("pad", "Pad"),
+        ("Pad",),
     ),
     "broadcast_to": with_parameters("broadcast_to", "shape"),
     "broadcast_axis": with_parameters("broadcast_axis", "axis", "size", covers=("broadcast_axes",)),
@@ -276,13 +265,12 @@ FORMS: Mapping[str, Form] = {
     "space_to_depth": with_parameters("space_to_depth", "block_size"),
     "shape_array": with_parameters("shape_array"),
     "size_array": with_parameters("size_array"),
-    "concat": Form("concat", lambda mx, case: partial(mx.concat, dim=case["axis"]), ("concat", "Concat")),
+    "concat": Form("concat", lambda mx, case: partial(mx.concat, dim=case["axis"]), ("Concat",)),
     "stack": with_parameters("stack", "axis"),
     "split": with_parameters("split", "num_outputs", "axis", covers=("SliceChannel",)),
     "split_v2": Form(
         "split_v2",
         lambda mx, case: partial(mx.split_v2, indices_or_sections=case["indices"], axis=case["axis"]),
-        ("_split_v2",),
     ),
 }
 

@@ -31,7 +31,7 @@ def _loss(
         return lambda pred, label: getattr(mx, over)(each(mx, case, pred, label), axis=0, exclude=True)
 
     block = Block(f"gluon.loss.{name}", lambda case: getattr(mxnet.gluon.loss, name)(**options(case)))
-    return Form(f"{api} {over}", make, tuple(api.split()), block)
+    return Form(f"{api} {over}", make, gluon=block)
 
 
 def _bce(mx: Any, _: Case, pred: Any, label: Any) -> Any:
@@ -106,7 +106,7 @@ def _several(name: str) -> Form:
 
 
 def _end(name: str, *covers: str) -> Form:
-    return Form(name, lambda mx, _: getattr(mx, name), (name, *covers), whole=True)
+    return Form(name, lambda mx, _: getattr(mx, name), covers, whole=True)
 
 
 _ENDS = {
@@ -157,7 +157,7 @@ FORMS: Mapping[str, Form] = {
     "ctc_loss": Form(
         "CTCLoss",
         lambda mx, _: partial(mx.CTCLoss, blank_label="last"),
-        ("CTCLoss", "ctc_loss", "_contrib_CTCLoss", "_contrib_ctc_loss"),
+        ("ctc_loss",),
         Block("gluon.loss.CTCLoss", lambda _: mxnet.gluon.loss.CTCLoss("TNC", "NT")),
     ),
     **{name: _end(each) for name, each in _ENDS.items()},
@@ -172,7 +172,7 @@ FORMS: Mapping[str, Form] = {
         for name in (f"{kind}sgd_update", f"{kind}sgd_mom_update")
     },
     "adam_update": _update("adam_update", 2),
-    "adamw_update": Form("contrib.adamw_update", _adamw, ("_adamw_update",), symbolic=False),
+    "adamw_update": Form("contrib.adamw_update", _adamw, symbolic=False),
     "rmsprop_update": _update("rmsprop_update", 1, alpha="gamma1"),
     "rmspropalex_update": _update("rmspropalex_update", 3, alpha="gamma1", momentum="gamma2"),
     "ftrl_update": _update("ftrl_update", 2),

@@ -51,9 +51,7 @@ def _convolved(function: Any, case: Case) -> Function:
 
 def _convolution(name: str) -> Form:
     return Form(
-        f"torch.nn.functional.{name}",
-        partial(_convolved, getattr(functional, name)),
-        (name, *_CONVOLUTION_ATEN),
+        f"torch.nn.functional.{name}", partial(_convolved, getattr(functional, name)), _CONVOLUTION_ATEN
     )
 
 
@@ -65,20 +63,16 @@ def _pooling(name: str, **more: Any) -> Form:
     return Form(
         f"torch.nn.functional.{name}",
         partial(_pooled, getattr(functional, name), more),
-        (name, f"{name}_with_indices"),
+        (f"{name}_with_indices",),
     )
 
 
-def _whole(name: str, *covers: str) -> Form:
-    return Form(
-        f"torch.nn.functional.{name}",
-        lambda _: partial(getattr(functional, name), output_size=1),
-        (name, *covers),
-    )
+def _whole(name: str) -> Form:
+    return Form(f"torch.nn.functional.{name}", lambda _: partial(getattr(functional, name), output_size=1))
 
 
 def _summed(axes: tuple[int, ...]) -> Form:
-    return Form("torch.sum", lambda _: lambda data: torch.sum(data, axes, keepdim=True), ("sum",))
+    return Form("torch.sum", lambda _: lambda data: torch.sum(data, axes, keepdim=True))
 
 
 def _roots(function: Any, case: Case) -> Function:
@@ -101,7 +95,7 @@ _RESIZE = "torch.nn.functional.interpolate"
 _NO_REGIONS = "PyTorch has no regions of interest; they are in torchvision"
 
 
-_BATCH_NORM_ATEN = ("batch_norm", "native_batch_norm", "native_batch_norm_backward")
+_BATCH_NORM_ATEN = ("native_batch_norm", "native_batch_norm_backward")
 
 
 def _batch_norm(case: Case, **training: Any) -> Function:
@@ -213,43 +207,30 @@ _RELU, _BATCH_NORM = "torch.nn.functional.relu", "torch.nn.functional.batch_norm
 
 _FUSED: Mapping[str, Form] = {
     "conv2d_relu": Form(
-        f"{_CONVOLUTION} {_RELU}",
-        _activated(_fused_convolution, functional.relu),
-        ("conv2d", "relu"),
-        constants=_WEIGHTS,
+        f"{_CONVOLUTION} {_RELU}", _activated(_fused_convolution, functional.relu), constants=_WEIGHTS
     ),
-    "conv2d_batch_norm": Form(
-        f"{_CONVOLUTION} {_BATCH_NORM}", _normalized, ("conv2d", "batch_norm"), constants=_STATISTICS
-    ),
+    "conv2d_batch_norm": Form(f"{_CONVOLUTION} {_BATCH_NORM}", _normalized, constants=_STATISTICS),
     "conv2d_batch_norm_relu": Form(
         f"{_CONVOLUTION} {_BATCH_NORM} {_RELU}",
         _activated(_normalized, functional.relu),
-        ("conv2d", "batch_norm", "relu"),
         constants=_STATISTICS,
     ),
     "dense_relu": Form(
-        f"{_LINEAR} {_RELU}",
-        _activated(lambda _: functional.linear, functional.relu),
-        ("linear", "relu"),
-        constants=_WEIGHTS,
+        f"{_LINEAR} {_RELU}", _activated(lambda _: functional.linear, functional.relu), constants=_WEIGHTS
     ),
     "dense_gelu": Form(
         f"{_LINEAR} torch.nn.functional.gelu",
         _activated(lambda _: functional.linear, functional.gelu),
-        ("linear", "gelu"),
         constants=_WEIGHTS,
     ),
-    "add_relu": Form(f"torch.add {_RELU}", _activated(lambda _: torch.add, functional.relu), ("add", "relu")),
+    "add_relu": Form(f"torch.add {_RELU}", _activated(lambda _: torch.add, functional.relu)),
     "layer_norm_residual": Form(
-        "torch.add torch.nn.functional.layer_norm",
-        _residual,
-        ("add", "layer_norm"),
-        constants=("gamma", "beta"),
+        "torch.add torch.nn.functional.layer_norm", _residual, constants=("gamma", "beta")
     ),
     "scaled_dot_product_attention": Form(
         "torch.matmul torch.mul torch.nn.functional.softmax torch.matmul",
         _attention,
-        ("scaled_dot_product_attention", "matmul", "mul", "softmax"),
+        ("scaled_dot_product_attention",),
         joined=("torch.nn.functional.scaled_dot_product_attention", functional.scaled_dot_product_attention),
     ),
 }
@@ -267,13 +248,13 @@ FORMS: Mapping[str, Form] = {
     "hard_swish": _activation("hardswish"),
     "gelu_tanh": Form("torch.nn.functional.gelu", lambda _: partial(functional.gelu, approximate="tanh")),
     **{name: _activation(name, dim="axis") for name in ("softmax", "log_softmax", "softmin")},
-    "dense": function("nn.functional.linear", "linear", "addmm"),
+    "dense": function("nn.functional.linear", "addmm"),
     "flatten": Form("torch.flatten", lambda _: partial(torch.flatten, start_dim=1)),
     "lambda": Form("torch.unsqueeze", lambda _: partial(torch.unsqueeze, dim=0)),
     "dropout": Form(
         "torch.nn.functional.dropout",
         lambda case: partial(functional.dropout, p=case["p"], training=True),
-        ("dropout", "native_dropout"),
+        ("native_dropout",),
     ),
     "embedding": function("nn.functional.embedding"),
     "im2col": Form(
@@ -308,10 +289,8 @@ FORMS: Mapping[str, Form] = {
     "conv3d_transpose": _convolution("conv_transpose3d"),
     **{name: _pooling(name) for name in ("max_pool1d", "max_pool2d", "max_pool3d")},
     **{name: _pooling(name) for name in ("avg_pool1d", "avg_pool2d", "avg_pool3d")},
-    "sum_pool1d": Form(_AVERAGE, _summed_row, ("avg_pool2d",)),
-    "sum_pool2d": Form(
-        _AVERAGE, partial(_pooled, functional.avg_pool2d, {"divisor_override": 1}), ("avg_pool2d",)
-    ),
+    "sum_pool1d": Form(_AVERAGE, _summed_row),
+    "sum_pool2d": Form(_AVERAGE, partial(_pooled, functional.avg_pool2d, {"divisor_override": 1})),
     "lp_pool1d": Form(
         "torch.nn.functional.lp_pool1d", partial(_roots, functional.lp_pool1d), ("avg_pool1d",)
     ),
@@ -327,7 +306,6 @@ FORMS: Mapping[str, Form] = {
     "adaptive_avg_pool2d": Form(
         "torch.nn.functional.adaptive_avg_pool2d",
         lambda case: partial(functional.adaptive_avg_pool2d, output_size=pair_of(case, "output")),
-        ("adaptive_avg_pool2d",),
     ),
     "upsample_nearest": Form(
         _RESIZE,
@@ -348,15 +326,11 @@ FORMS: Mapping[str, Form] = {
         _BATCH_NORM_ATEN,
     ),
     "layer_norm": Form(
-        "torch.nn.functional.layer_norm",
-        _layer_norm,
-        ("layer_norm", "native_layer_norm", "native_layer_norm_backward"),
+        "torch.nn.functional.layer_norm", _layer_norm, ("native_layer_norm", "native_layer_norm_backward")
     ),
     "instance_norm": Form("torch.nn.functional.instance_norm", _instance_norm),
     "group_norm": Form(
-        "torch.nn.functional.group_norm",
-        _group_norm,
-        ("group_norm", "native_group_norm", "native_group_norm_backward"),
+        "torch.nn.functional.group_norm", _group_norm, ("native_group_norm", "native_group_norm_backward")
     ),
     "rms_norm": Form("torch.nn.functional.rms_norm", _rms_norm),
     "l2_normalization": function("nn.functional.normalize"),

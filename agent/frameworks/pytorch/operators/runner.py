@@ -54,7 +54,7 @@ class Form:
     Attributes:
         api: The function or functions that run, as named in PyTorch's documentation.
         make: Returns the function for a case.
-        covers: The operators of PyTorch's registry (``aten``) that the form covers; empty means ``api``.
+        covers: The operators of PyTorch's registry (``aten``) that the form covers besides those of ``api``.
         creates: Whether the function also takes ``dtype`` and ``device``, because no input determines them.
         joined: For a fused operator, the single function that computes what ``make`` computes part by part.
         constants: The last inputs, which are weights that inductor may fold into each other for inference.
@@ -251,7 +251,8 @@ class PyTorchOperators(OperatorRunner):
     def uncovered(self) -> tuple[str, ...]:
         covered: set[str] = set()
         for form in self.table().values():
-            covered.update(form.covers or (form.api.rpartition(".")[2],))
+            covered.update(form.covers, re.findall(r"\w+(?=[\s,]|$)", form.api))
+        covered.discard("unfold")  # of tensors; torch.nn.functional.unfold is im2col
         names = {
             schema.name.removeprefix("aten::")
             for schema in torch._C._jit_get_all_schemas()

@@ -26,10 +26,10 @@ def _method(name: str, *covers: str) -> Form:
     return Form(f"torch.Tensor.{name}", lambda _: found, covers)
 
 
-_ADD = function("add", "add")
-_SUBTRACT = function("sub", "sub", "subtract")
-_MULTIPLY = function("mul", "mul", "multiply")
-_DIVIDE = function("div", "div", "divide", "true_divide")
+_ADD = function("add")
+_SUBTRACT = function("sub", "subtract")
+_MULTIPLY = function("mul", "multiply")
+_DIVIDE = function("div", "divide", "true_divide")
 
 
 # its own names are the table's
@@ -258,9 +258,7 @@ _NUMBERS = "PyTorch has shapes as Python's integers, and makes no tensors of the
 
 
 FORMS: Mapping[str, Form] = {
-    "all_finite": Form(
-        "torch.isfinite torch.all", lambda _: lambda data: data.isfinite().all(), ("isfinite", "all")
-    ),
+    "all_finite": Form("torch.isfinite torch.all", lambda _: lambda data: data.isfinite().all()),
     "add": _ADD,
     "subtract": _SUBTRACT,
     "multiply": _MULTIPLY,
@@ -277,92 +275,84 @@ FORMS: Mapping[str, Form] = {
     "imul": _method("mul_", "mul", "multiply"),
     "idiv": _method("div_", "div", "divide", "true_divide"),
     "imod": _method("remainder_", "remainder"),
-    "negative": function("neg", "neg", "negative"),
+    "negative": function("neg", "negative"),
     "equal": function("eq"),
-    "not_equal": function("ne", "ne", "not_equal"),
-    "greater": function("gt", "gt", "greater"),
-    "greater_equal": function("ge", "ge", "greater_equal"),
-    "less": function("lt", "lt", "less"),
-    "less_equal": function("le", "le", "less_equal"),
-    "abs": function("abs", "abs", "absolute"),
-    "expm1": function("expm1", "expm1", "special_expm1"),
-    "log1p": function("log1p", "log1p", "special_log1p"),
-    "arcsin": function("asin", "asin", "arcsin"),
-    "arccos": function("acos", "acos", "arccos"),
-    "arctan": function("atan", "atan", "arctan"),
-    "arcsinh": function("asinh", "asinh", "arcsinh"),
-    "arccosh": function("acosh", "acosh", "arccosh"),
-    "arctanh": function("atanh", "atanh", "arctanh"),
+    "not_equal": function("ne", "not_equal"),
+    "greater": function("gt", "greater"),
+    "greater_equal": function("ge", "greater_equal"),
+    "less": function("lt", "less"),
+    "less_equal": function("le", "less_equal"),
+    "abs": function("abs", "absolute"),
+    "expm1": function("expm1", "special_expm1"),
+    "log1p": function("log1p", "special_log1p"),
+    "arcsin": function("asin", "arcsin"),
+    "arccos": function("acos", "arccos"),
+    "arctan": function("atan", "arctan"),
+    "arcsinh": function("asinh", "arcsinh"),
+    "arccosh": function("acosh", "arccosh"),
+    "arctanh": function("atanh", "arctanh"),
     "degrees": function("rad2deg"),
     "radians": function("deg2rad"),
-    "erf": function("erf", "erf", "special_erf"),
-    "erfinv": function("erfinv", "erfinv", "special_erfinv"),
-    "gammaln": function("lgamma", "lgamma", "special_gammaln"),
-    "rint": function("round", "round", "special_round"),
-    "trunc": function("trunc", "trunc", "fix"),
+    "erf": function("erf", "special_erf"),
+    "erfinv": function("erfinv", "special_erfinv"),
+    "gammaln": function("lgamma", "special_gammaln"),
+    "rint": function("round", "special_round"),
+    "trunc": function("trunc", "fix"),
     "clip": Form(
-        "torch.clamp",
-        lambda case: lambda data: torch.clamp(data, case["low"], case["high"]),
-        ("clamp", "clip"),
+        "torch.clamp", lambda case: lambda data: torch.clamp(data, case["low"], case["high"]), ("clip",)
     ),
     "copy": function("clone"),
     "cast": Form(
-        "torch.Tensor.to", lambda case: lambda data: data.to(getattr(torch, case["to"])), ("to", "type_as")
+        "torch.Tensor.to", lambda case: lambda data: data.to(getattr(torch, case["to"])), ("type_as",)
     ),
     **{name: _reduced(name) for name in ("sum", "mean", "nansum", "prod")},
-    "max": _reduced("amax", "amax", "max"),
-    "min": _reduced("amin", "amin", "min"),
+    "max": _reduced("amax", "max"),
+    "min": _reduced("amin", "min"),
     "norm": _reduced(
         "linalg.vector_norm", "linalg_vector_norm", "linalg_norm", "norm", "frobenius_norm", ord="ord"
     ),
-    "logsumexp": _reduced("logsumexp", "logsumexp", "special_logsumexp"),
-    "moments": Form("torch.var_mean", _moments, ("var_mean", "var")),
+    "logsumexp": _reduced("logsumexp", "special_logsumexp"),
+    "moments": Form("torch.var_mean", _moments, ("var",)),
     **{name: function(name, dim="axis") for name in ("cumsum", "argmax", "argmin", "argsort")},
     "sort": Form(
-        "torch.sort", lambda case: lambda data: torch.sort(data, dim=case["axis"]).values, ("sort", "msort")
+        "torch.sort", lambda case: lambda data: torch.sort(data, dim=case["axis"]).values, ("msort",)
     ),
     "topk": function("topk", k="k", dim="axis"),
-    "dot": Form("torch.mm", lambda case: _product(torch.mm, case), ("mm", "matmul", "linalg_matmul")),
-    "batch_dot": Form("torch.bmm", lambda case: _product(torch.bmm, case), ("bmm",)),
+    "dot": Form("torch.mm", lambda case: _product(torch.mm, case), ("matmul", "linalg_matmul")),
+    "batch_dot": Form("torch.bmm", lambda case: _product(torch.bmm, case)),
     "khatri_rao": Form(
-        "torch.mul, torch.flatten", lambda _: lambda lhs, rhs: (lhs[:, None] * rhs).flatten(0, 1), ("mul",)
+        "torch.mul, torch.flatten", lambda _: lambda lhs, rhs: (lhs[:, None] * rhs).flatten(0, 1)
     ),
-    "gemm": Form("torch.addmm", _gemm, ("addmm",)),
-    "gemm2": Form(
-        "torch.matmul, torch.mul", lambda case: _product(torch.matmul, case, scaled=True), ("matmul",)
-    ),
-    "syrk": Form("torch.matmul", lambda _: lambda data: torch.matmul(data, data.mT), ("matmul",)),
-    "trmm": Form(
-        "torch.tril, torch.matmul", lambda _: lambda lower, data: torch.matmul(lower.tril(), data), ("tril",)
-    ),
+    "gemm": Form("torch.addmm", _gemm),
+    "gemm2": Form("torch.matmul, torch.mul", lambda case: _product(torch.matmul, case, scaled=True)),
+    "syrk": Form("torch.matmul", lambda _: lambda data: torch.matmul(data, data.mT)),
+    "trmm": Form("torch.tril, torch.matmul", lambda _: lambda lower, data: torch.matmul(lower.tril(), data)),
     "trsm": Form(
         "torch.linalg.solve_triangular",
         lambda _: lambda lower, data: torch.linalg.solve_triangular(lower, data, upper=False),
         ("linalg_solve_triangular", "triangular_solve"),
     ),
-    "cholesky": function("linalg.cholesky", "linalg_cholesky", "linalg_cholesky_ex", "cholesky"),
+    "cholesky": function("linalg.cholesky", "linalg_cholesky", "linalg_cholesky_ex"),
     "cholesky_inverse": Form(
         # without tril its gradient has values for what it does not read
         "torch.tril, torch.cholesky_inverse",
         lambda _: lambda data: torch.cholesky_inverse(data.tril()),
-        ("cholesky_inverse",),
     ),
-    "det": function("linalg.det", "det", "linalg_det"),
-    "slogdet": function("linalg.slogdet", "slogdet", "linalg_slogdet"),
+    "det": function("linalg.det", "linalg_det"),
+    "slogdet": function("linalg.slogdet", "linalg_slogdet"),
     "inverse": function("linalg.inv", "inverse", "linalg_inv", "linalg_inv_ex"),
     "eigh": Form(
         "torch.linalg.eigh", lambda _: lambda data: torch.linalg.eigh(data).eigenvalues, ("linalg_eigh",)
     ),
-    "lq": Form("torch.linalg.qr, torch.Tensor.contiguous", lambda _: _lq, ("linalg_qr", "qr")),
+    "lq": Form("torch.linalg.qr, torch.Tensor.contiguous", lambda _: _lq, ("linalg_qr",)),
     "sum_log_diagonal": Form(
         "torch.diagonal, torch.log, torch.sum",
         lambda _: lambda data: data.diagonal(dim1=-2, dim2=-1).log().sum(-1),
-        ("diagonal",),
     ),
     "extract_diagonal": Form(
         "torch.diagonal_copy",
         lambda _: lambda data: torch.diagonal_copy(data, dim1=-2, dim2=-1),
-        ("diagonal_copy", "diagonal", "linalg_diagonal"),
+        ("diagonal", "linalg_diagonal"),
     ),
     "make_diagonal": function("diag_embed"),
     "extract_triangle": Form("torch.Tensor.__getitem__", _extract_triangle, ("index",)),
@@ -379,9 +369,7 @@ FORMS: Mapping[str, Form] = {
     "zeros_like": function("zeros_like"),
     "ones_like": function("ones_like"),
     "reset_arrays": Form("torch.Tensor.zero_", lambda _: lambda *tensors: [each.zero_() for each in tensors]),
-    "arange": Form(
-        "torch.arange, torch.Tensor.repeat_interleave", _range, ("arange", "repeat_interleave"), creates=True
-    ),
+    "arange": Form("torch.arange, torch.Tensor.repeat_interleave", _range, creates=True),
     "random_uniform": _drawn_in_place("uniform_", "low", "high"),
     "random_normal": _drawn_in_place("normal_", "loc", "scale"),
     "random_exponential": _drawn_in_place("exponential_", "lam"),
@@ -400,18 +388,15 @@ FORMS: Mapping[str, Form] = {
     "shuffle": Form(
         "torch.randperm, torch.index_select",
         lambda _: lambda data: data.index_select(0, torch.randperm(len(data), device=data.device)),
-        ("randperm", "index_select"),
     ),
     "custom_add_one": Form("torch.autograd.Function", lambda _: _AddOne.apply),
     "take": Form("torch.index_select", lambda _: lambda data, indices: torch.index_select(data, 0, indices)),
     "pick": Form("torch.gather", lambda _: lambda data, indices: torch.gather(data, -1, indices)),
     "gather": Form(
-        "torch.gather",
-        lambda _: lambda data, indices: torch.gather(data, -1, indices),
-        ("gather", "take_along_dim"),
+        "torch.gather", lambda _: lambda data, indices: torch.gather(data, -1, indices), ("take_along_dim",)
     ),
     "gather_nd": Form(_INDEXED, lambda _: lambda data, indices: data[tuple(indices.unbind())], ("index",)),
-    "scatter_nd": Form("torch.Tensor.new_zeros, torch.index_copy", _scatter, ("index_copy",)),
+    "scatter_nd": Form("torch.Tensor.new_zeros, torch.index_copy", _scatter),
     "index_copy": Form(
         "torch.index_copy", lambda _: lambda data, indices, source: torch.index_copy(data, 0, indices, source)
     ),
@@ -423,48 +408,38 @@ FORMS: Mapping[str, Form] = {
     "where": function("where"),
     "boolean_mask": Form(_INDEXED, lambda _: lambda data, mask: data[mask], ("index",)),
     "slice": Form(f"{_INDEXED}, torch.clone", _slice, ("slice", "slice_copy")),
-    "slice_axis": Form("torch.slice_copy", _slice_axis, ("slice_copy", "slice")),
+    "slice_axis": Form("torch.slice_copy", _slice_axis, ("slice",)),
     "slice_like": Form(f"{_INDEXED}, torch.clone", lambda _: _slice_like, ("slice", "slice_copy")),
-    "unravel_index": Form("torch.unravel_index, torch.stack", _unravel_index, ("unravel_index",)),
-    "diag": function("diagonal_copy", "diagonal_copy", "diag"),
+    "unravel_index": Form("torch.unravel_index, torch.stack", _unravel_index),
+    "diag": function("diagonal_copy", "diag"),
     "tril": function("tril"),
-    "transpose": function("permute_copy", "permute_copy", "permute", "t", "t_copy", dims="axes"),
-    "swapaxes": function(
-        "transpose_copy", "transpose_copy", "transpose", "swapaxes", "swapdims", dim0="dim1", dim1="dim2"
-    ),
-    "reshape": function("view_copy", "view_copy", "view", "reshape", size="shape"),
+    "transpose": function("permute_copy", "permute", "t", "t_copy", dims="axes"),
+    "swapaxes": function("transpose_copy", "transpose", "swapaxes", "swapdims", dim0="dim1", dim1="dim2"),
+    "reshape": function("view_copy", "view", "reshape", size="shape"),
     "reshape_like": Form(
         "torch.view_copy",
         lambda _: lambda data, like: torch.view_copy(data, like.shape),
-        ("view_copy", "view_as", "reshape_as"),
+        ("view_as", "reshape_as"),
     ),
-    "expand_dims": function("unsqueeze_copy", "unsqueeze_copy", "unsqueeze", dim="axis"),
-    "squeeze": function("squeeze_copy", "squeeze_copy", "squeeze", dim="axis"),
-    "flip": Form("torch.flip", lambda case: partial(torch.flip, dims=(case["axis"],)), ("flip", "fliplr")),
-    "tile": function("tile", "tile", "repeat", dims="reps"),
+    "expand_dims": function("unsqueeze_copy", "unsqueeze", dim="axis"),
+    "squeeze": function("squeeze_copy", "squeeze", dim="axis"),
+    "flip": Form("torch.flip", lambda case: partial(torch.flip, dims=(case["axis"],)), ("fliplr",)),
+    "tile": function("tile", "repeat", dims="reps"),
     "repeat": function("repeat_interleave", repeats="repeats", dim="axis"),
     "pad": Form(
-        "torch.nn.functional.pad", _pad, ("pad", "constant_pad_nd", "reflection_pad2d", "replication_pad2d")
+        "torch.nn.functional.pad", _pad, ("constant_pad_nd", "reflection_pad2d", "replication_pad2d")
     ),
-    "broadcast_to": function("expand_copy", "expand_copy", "expand", "broadcast_to", size="shape"),
+    "broadcast_to": function("expand_copy", "expand", "broadcast_to", size="shape"),
     "broadcast_axis": Form("torch.expand_copy", _expanded),
     "broadcast_like": Form(
-        "torch.expand_copy",
-        lambda _: lambda data, like: torch.expand_copy(data, like.shape),
-        ("expand_copy", "expand_as"),
+        "torch.expand_copy", lambda _: lambda data, like: torch.expand_copy(data, like.shape), ("expand_as",)
     ),
     "depth_to_space": Form("torch.permute_copy", _blocks_apart),
     "space_to_depth": Form("torch.permute_copy", _blocks_joined),
-    "concat": Form(
-        "torch.cat", lambda case: _listed(torch.cat, case), ("cat", "concat", "concatenate", "hstack")
-    ),
+    "concat": Form("torch.cat", lambda case: _listed(torch.cat, case), ("concat", "concatenate", "hstack")),
     "stack": Form("torch.stack", lambda case: _listed(torch.stack, case)),
-    "split": Form("torch.split_copy", _split, ("split_copy", "split", "chunk")),
-    "split_v2": Form(
-        "torch.split_with_sizes_copy",
-        _split_at,
-        ("split_with_sizes_copy", "split_with_sizes", "tensor_split"),
-    ),
+    "split": Form("torch.split_copy", _split, ("split", "chunk")),
+    "split_v2": Form("torch.split_with_sizes_copy", _split_at, ("split_with_sizes", "tensor_split")),
 }
 
 

@@ -23,7 +23,7 @@ from inferometer.agent.operators.operator import Case
 from inferometer.agent.operators.table.optimizers import EPSILON
 
 
-def _loss(name: str, aten: str = "", **renamed: str) -> Form:
+def _loss(name: str, *covers: str, **renamed: str) -> Form:
     """Returns the form of an element-wise loss; ``renamed`` gives the table's name for each argument."""
     function: Any = getattr(functional, name)
 
@@ -31,7 +31,7 @@ def _loss(name: str, aten: str = "", **renamed: str) -> Form:
         given = {ours: case[theirs] for ours, theirs in renamed.items()}
         return lambda pred, label: _mean(function(pred, label, reduction="none", **given))
 
-    return Form(f"torch.nn.functional.{name} torch.mean", make, (aten or name,))
+    return Form(f"torch.nn.functional.{name} torch.mean", make, covers)
 
 
 def _mean(each: torch.Tensor) -> torch.Tensor:
@@ -102,20 +102,18 @@ FORMS: Mapping[str, Form] = {
     "l2_loss": Form(
         "torch.nn.functional.mse_loss torch.mean",
         lambda _: lambda pred, label: _mean(functional.mse_loss(pred, label, reduction="none")) / 2,
-        ("mse_loss",),
     ),
     "sigmoid_bce": _loss("binary_cross_entropy_with_logits"),
     "softmax_ce": _loss("cross_entropy", "cross_entropy_loss"),
     "smooth_l1": _loss("smooth_l1_loss", beta="beta"),
     "huber_loss": _loss("huber_loss", delta="delta"),
     # PyTorch has no hinge loss of labels -1 and 1 with a margin as one function
-    "hinge_loss": Form("torch.mul torch.sub torch.clamp torch.mean", _hinge, ("clamp",)),
+    "hinge_loss": Form("torch.mul torch.sub torch.clamp torch.mean", _hinge),
     "kl_div": Form(
         "torch.nn.functional.kl_div torch.sum",
         lambda _: lambda pred, label: functional.kl_div(pred, label, reduction="none").flatten(1).sum(1),
-        ("kl_div",),
     ),
-    "ctc_loss": Form("torch.nn.functional.log_softmax torch.ctc_loss", _ctc, ("ctc_loss",)),
+    "ctc_loss": Form("torch.nn.functional.log_softmax torch.ctc_loss", _ctc),
     "softmax_cross_entropy": Form(
         "torch.nn.functional.cross_entropy",
         lambda _: partial(functional.cross_entropy, reduction="sum"),
