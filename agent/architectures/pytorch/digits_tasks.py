@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from inferometer.agent.architectures.pytorch.feed_forward import DigitsCNN
+
 _STRIDE = 4
 _CELLS = 16
 """The number of cells along one side of the detector's grid: 64 pixels, ``_STRIDE`` per cell."""
@@ -108,22 +110,12 @@ class DigitsDenoiser(nn.Module):
         return image
 
 
-class DigitsEmbedder(nn.Module):
+class DigitsEmbedder(DigitsCNN):
     """DigitsCNN's layers with embeddings instead of logits as their output; 38,672 parameters.
 
-    The embeddings of images of the same digit point in similar directions.
+    Outputs are (batch, length), and their norms vary. The embeddings of images of the same digit point in
+    similar directions.
     """
 
     def __init__(self, *, length: int = 16) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(1, 16, 3, padding=1)
-        self.conv2 = nn.Conv2d(16, 32, 3, padding=1)
-        self.fc1 = nn.Linear(32 * 4 * 4, 64)
-        self.fc2 = nn.Linear(64, length)
-
-    def forward(self, data: torch.Tensor) -> torch.Tensor:
-        """Returns embeddings (batch, length) for grey images (batch, 1, 16, 16); their norms vary."""
-        data = functional.max_pool2d(torch.relu(self.conv1(data)), 2)
-        data = functional.max_pool2d(torch.relu(self.conv2(data)), 2)
-        embedding: torch.Tensor = self.fc2(torch.relu(self.fc1(data.flatten(1))))
-        return embedding
+        super().__init__(classes=length)
