@@ -167,10 +167,6 @@ def _batch_norm_block(given: bool) -> Block:
     return Block("gluon.nn.BatchNorm", make, _PARAMETERS)
 
 
-def _normalized(name: str, mx: Any, case: Case) -> Function:
-    return lambda data, gamma, beta: getattr(mx, name)(data, gamma, beta, eps=case["epsilon"])
-
-
 _RECURRENT_ATTRIBUTES = {
     "weight_ih": "l0_i2h_weight",
     "weight_hh": "l0_h2h_weight",
@@ -333,10 +329,8 @@ FORMS: Mapping[str, Form] = {
             "gluon.nn.Lambda", lambda _: mxnet.gluon.nn.Lambda(partial(mxnet.nd.expand_dims, axis=0))
         ),
     ),
-    "dropout": Form(
-        "Dropout",
-        lambda mx, case: partial(mx.Dropout, p=case["p"], mode="always"),
-        gluon=Block("gluon.nn.Dropout", _dropout_block),
+    "dropout": replace(
+        with_parameters("Dropout", "p", mode="always"), gluon=Block("gluon.nn.Dropout", _dropout_block)
     ),
     "embedding": replace(
         with_parameters("Embedding", "input_dim", "output_dim"),
@@ -400,9 +394,7 @@ FORMS: Mapping[str, Form] = {
             lambda data: mx.contrib.AdaptiveAvgPooling2D(data, output_size=pair_of(case, "output"))
         ),
     ),
-    "upsample_nearest": Form(
-        "UpSampling", lambda mx, case: partial(mx.UpSampling, scale=case["scale"], sample_type="nearest")
-    ),
+    "upsample_nearest": with_parameters("UpSampling", "scale", sample_type="nearest"),
     "resize_bilinear": Form(
         "contrib.BilinearResize2D",
         lambda mx, case: partial(
@@ -424,26 +416,18 @@ FORMS: Mapping[str, Form] = {
     "batch_norm_training": Form(
         "BatchNorm", partial(_batch_norm, False), gluon=_batch_norm_block(False), training=True
     ),
-    "layer_norm": Form("LayerNorm", partial(_normalized, "LayerNorm")),
-    "instance_norm": Form("InstanceNorm", partial(_normalized, "InstanceNorm")),
-    "group_norm_per_group": Form(
-        "GroupNorm",
-        lambda mx, case: partial(mx.GroupNorm, num_groups=case["groups"], eps=case["epsilon"]),
+    "layer_norm": with_parameters("LayerNorm", of={"eps": "epsilon"}),
+    "instance_norm": with_parameters("InstanceNorm", of={"eps": "epsilon"}),
+    "group_norm_per_group": replace(
+        with_parameters("GroupNorm", of={"num_groups": "groups", "eps": "epsilon"}),
         gluon=Block(
             "gluon.nn.GroupNorm",
             lambda case: mxnet.gluon.nn.GroupNorm(case["groups"], case["epsilon"]),
             {"gamma": "gamma", "beta": "beta"},
         ),
     ),
-    "l2_normalization": Form(
-        "L2Normalization", lambda mx, _: lambda data: mx.L2Normalization(data, mode="channel")
-    ),
-    "lrn": Form(
-        "LRN",
-        lambda mx, case: partial(
-            mx.LRN, nsize=case["size"], alpha=case["alpha"], beta=case["beta"], knorm=case["bias"]
-        ),
-    ),
+    "l2_normalization": with_parameters("L2Normalization", mode="channel"),
+    "lrn": with_parameters("LRN", "alpha", "beta", of={"nsize": "size", "knorm": "bias"}),
     "rnn_tanh": _recurrent_form("rnn_tanh", "RNN", _RNN, activation="tanh"),
     "rnn_relu": _recurrent_form("rnn_relu", "RNN", _RNN, activation="relu"),
     "lstm": _recurrent_form("lstm", "LSTM", _LSTM),

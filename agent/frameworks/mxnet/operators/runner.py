@@ -105,13 +105,20 @@ def named(name: str, *covers: str) -> Form:
     return Form(name, lambda mx, _: getattr(mx, name), covers)
 
 
-def with_parameters(name: str, *parameters: str, covers: tuple[str, ...] = (), **fixed: Any) -> Form:
-    """Returns the form of an operator that takes the table's inputs, and parameters with the same names."""
-    return Form(
-        name,
-        lambda mx, case: partial(getattr(mx, name), **{each: case[each] for each in parameters}, **fixed),
-        covers,
-    )
+def with_parameters(
+    name: str, *parameters: str, covers: tuple[str, ...] = (), of: Mapping[str, str] = NOTHING, **fixed: Any
+) -> Form:
+    """Returns the form of an operator that takes the table's inputs, and parameters with the same names.
+
+    ``of`` maps the operator's parameters with other names to those of the table.
+    """
+    names = {**{each: each for each in parameters}, **of}
+
+    def make(mx: Any, case: Case) -> Function:
+        given = {own: case[ours] for own, ours in names.items()}
+        return partial(getattr(mx, name), **given, **fixed)
+
+    return Form(name, make, covers)
 
 
 class _Inputs:

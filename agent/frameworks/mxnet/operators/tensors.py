@@ -93,10 +93,6 @@ _DISTRIBUTIONS = ("uniform", "normal", "gamma", "exponential", "poisson")
 _COUNTS = ("negative_binomial", "generalized_negative_binomial")
 
 
-def _sample(name: str) -> Form:
-    return Form(name, lambda mx, case: partial(getattr(mx, name), shape=case["draws"]))
-
-
 def _reset(mx: Any, *arrays: Any) -> Any:
     mx.reset_arrays(*arrays, num_arrays=len(arrays))
     return arrays
@@ -139,9 +135,9 @@ FORMS: Mapping[str, Form] = {
     "logical_not": named("logical_not"),
     **{name: named(name) for name in _SAME.split()},
     "trunc": named("trunc", "fix"),
-    "clip": Form("clip", lambda mx, case: lambda data: mx.clip(data, a_min=case["low"], a_max=case["high"])),
+    "clip": with_parameters("clip", of={"a_min": "low", "a_max": "high"}),
     "copy": named("identity"),
-    "cast": Form("cast", lambda mx, case: lambda data: mx.cast(data, dtype=case["to"]), ("Cast", "amp_cast")),
+    "cast": with_parameters("cast", of={"dtype": "to"}, covers=("Cast", "amp_cast")),
     "amp_multicast": with_parameters("amp_multicast", num_outputs=2),
     # the result is no dense array, of which only mx.nd makes outputs
     "cast_storage": Form("cast_storage", lambda mx, _: partial(mx.cast_storage, stype="csr"), symbolic=False),
@@ -153,18 +149,13 @@ FORMS: Mapping[str, Form] = {
     "max": _reduced("max", "max_axis"),
     "min": _reduced("min", "min_axis"),
     "norm": with_parameters("norm", "ord", "axis", "keepdims"),
-    "moments": Form(
-        "moments", lambda mx, case: partial(mx.moments, axes=case["axis"], keepdims=case["keepdims"])
-    ),
+    "moments": with_parameters("moments", "keepdims", of={"axes": "axis"}),
     "cumsum": with_parameters("cumsum", "axis"),
     "argmax": with_parameters("argmax", "axis", covers=("argmax_channel",)),
     "argmin": with_parameters("argmin", "axis"),
     "sort": with_parameters("sort", "axis"),
-    "argsort": Form("argsort", lambda mx, case: partial(mx.argsort, axis=case["axis"], dtype="int64")),
-    "topk": Form(
-        "topk",
-        lambda mx, case: partial(mx.topk, axis=case["axis"], k=case["k"], ret_typ="both", dtype="int64"),
-    ),
+    "argsort": with_parameters("argsort", "axis", dtype="int64"),
+    "topk": with_parameters("topk", "axis", "k", ret_typ="both", dtype="int64"),
     "dot": Form("dot", lambda mx, case: partial(mx.dot, **_transposes(case))),
     "batch_dot": Form("batch_dot", lambda mx, case: partial(mx.batch_dot, **_transposes(case))),
     "khatri_rao": named("khatri_rao"),
@@ -204,29 +195,26 @@ FORMS: Mapping[str, Form] = {
     "random_poisson": _random("random_poisson", "lam"),
     "random_negative_binomial": _random("random_negative_binomial", "k", "p"),
     "random_generalized_negative_binomial": _random("random_generalized_negative_binomial", "mu", "alpha"),
-    **{f"sample_{name}": _sample(f"sample_{name}") for name in (*_DISTRIBUTIONS, *_COUNTS)},
+    **{
+        name: with_parameters(name, of={"shape": "draws"})
+        for name in (f"sample_{each}" for each in (*_DISTRIBUTIONS, *_COUNTS))
+    },
     **{
         name: named(name)
         for name in (f"random_pdf_{each}" for each in (*_DISTRIBUTIONS, *_COUNTS, "dirichlet"))
     },
     "random_randint": Form("random_randint", _integers, creates=True),
-    "multinomial": Form(
-        "sample_multinomial", lambda mx, case: lambda data: mx.sample_multinomial(data, shape=case["draws"])
-    ),
+    "multinomial": with_parameters("sample_multinomial", of={"shape": "draws"}),
     "shuffle": named("shuffle"),
     "custom_add_one": Form("Custom", lambda mx, _: partial(mx.Custom, op_type=_add_one())),
     "take": named("take"),
-    "pick": Form(
-        "pick",
-        lambda mx, _: partial(mx.pick, axis=-1, keepdims=True),
-        ("batch_take", "choose_element_0index"),
-    ),
+    "pick": with_parameters("pick", covers=("batch_take", "choose_element_0index"), axis=-1, keepdims=True),
     "gather_nd": named("gather_nd"),
     "scatter_nd": Form(
         "scatter_nd", lambda mx, case: partial(mx.scatter_nd, shape=(case["rows"], *case.shapes["data"][1:]))
     ),
     "index_copy": Form("contrib.index_copy", lambda mx, _: mx.contrib.index_copy),
-    "one_hot": Form("one_hot", lambda mx, case: partial(mx.one_hot, depth=case["depth"], dtype="int64")),
+    "one_hot": with_parameters("one_hot", "depth", dtype="int64"),
     "fill_element": Form(
         "fill_element_0index", lambda mx, _: mx.fill_element_0index, symbolic=False, whole=True
     ),
@@ -251,13 +239,7 @@ FORMS: Mapping[str, Form] = {
     "flip": with_parameters("flip", "axis", covers=("reverse",)),
     "tile": with_parameters("tile", "reps"),
     "repeat": with_parameters("repeat", "repeats", "axis"),
-    "pad": Form(
-        "pad",
-        lambda mx, case: partial(
-            mx.pad, pad_width=case["pad_width"], mode=case["mode"], constant_value=case["value"]
-        ),
-        ("Pad",),
-    ),
+    "pad": with_parameters("pad", "pad_width", "mode", of={"constant_value": "value"}, covers=("Pad",)),
     "broadcast_to": with_parameters("broadcast_to", "shape"),
     "broadcast_axis": with_parameters("broadcast_axis", "axis", "size", covers=("broadcast_axes",)),
     "broadcast_like": with_parameters("broadcast_like"),
@@ -265,13 +247,10 @@ FORMS: Mapping[str, Form] = {
     "space_to_depth": with_parameters("space_to_depth", "block_size"),
     "shape_array": with_parameters("shape_array"),
     "size_array": with_parameters("size_array"),
-    "concat": Form("concat", lambda mx, case: partial(mx.concat, dim=case["axis"]), ("Concat",)),
+    "concat": with_parameters("concat", of={"dim": "axis"}, covers=("Concat",)),
     "stack": with_parameters("stack", "axis"),
     "split": with_parameters("split", "num_outputs", "axis", covers=("SliceChannel",)),
-    "split_v2": Form(
-        "split_v2",
-        lambda mx, case: partial(mx.split_v2, indices_or_sections=case["indices"], axis=case["axis"]),
-    ),
+    "split_v2": with_parameters("split_v2", "axis", of={"indices_or_sections": "indices"}),
 }
 
 
