@@ -20,8 +20,8 @@ from inferometer.agent.operators.operator import EPSILON, Case, NotSupportedHere
 from inferometer.agent.operators.table.convolution import Window, groups_of, pair_of, window_of
 
 
-def _activation(name: str, *covers: str, **renamed: str) -> Form:
-    return function(f"nn.functional.{name}", *covers, **renamed)
+def _activation(name: str, *covers: str, **arguments: Any) -> Form:
+    return function(f"nn.functional.{name}", *covers, **arguments)
 
 
 def _slides(window: Window) -> dict[str, Any]:
@@ -91,7 +91,6 @@ def _summed_row(case: Case) -> Function:
 
 
 _AVERAGE = "torch.nn.functional.avg_pool2d"
-_RESIZE = "torch.nn.functional.interpolate"
 _NO_REGIONS = "PyTorch has no regions of interest; they are in torchvision"
 
 
@@ -134,11 +133,6 @@ def _grid_sample(data: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
 def _rms_norm(case: Case) -> Function:
     shape = case.shapes["data"][-1:]
     return lambda data, gamma: functional.rms_norm(data, shape, gamma, case["epsilon"])
-
-
-def _local_response(case: Case) -> Function:
-    arguments: tuple[Any, ...] = (case["size"], case["alpha"], case["beta"], case["bias"])
-    return lambda data: functional.local_response_norm(data, *arguments)
 
 
 def _recurrent(name: str, case: Case) -> Function:
@@ -246,16 +240,12 @@ FORMS: Mapping[str, Form] = {
     "tanh": function("tanh"),
     "swish": _activation("silu"),
     "hard_swish": _activation("hardswish"),
-    "gelu_tanh": Form("torch.nn.functional.gelu", lambda _: partial(functional.gelu, approximate="tanh")),
+    "gelu_tanh": _activation("gelu", fixed={"approximate": "tanh"}),
     **{name: _activation(name, dim="axis") for name in ("softmax", "log_softmax", "softmin")},
     "dense": function("nn.functional.linear", "addmm"),
-    "flatten": Form("torch.flatten", lambda _: partial(torch.flatten, start_dim=1)),
-    "lambda": Form("torch.unsqueeze", lambda _: partial(torch.unsqueeze, dim=0)),
-    "dropout": Form(
-        "torch.nn.functional.dropout",
-        lambda case: partial(functional.dropout, p=case["p"], training=True),
-        ("native_dropout",),
-    ),
+    "flatten": function("flatten", fixed={"start_dim": 1}),
+    "lambda": function("unsqueeze", fixed={"dim": 0}),
+    "dropout": function("nn.functional.dropout", "native_dropout", p="p", fixed={"training": True}),
     "embedding": function("nn.functional.embedding"),
     "im2col": Form(
         "torch.nn.functional.unfold",
@@ -307,13 +297,11 @@ FORMS: Mapping[str, Form] = {
         "torch.nn.functional.adaptive_avg_pool2d",
         lambda case: partial(functional.adaptive_avg_pool2d, output_size=pair_of(case, "output")),
     ),
-    "upsample_nearest": Form(
-        _RESIZE,
-        lambda case: partial(functional.interpolate, scale_factor=case["scale"], mode="nearest"),
-        ("upsample_nearest2d",),
+    "upsample_nearest": function(
+        "nn.functional.interpolate", "upsample_nearest2d", scale_factor="scale", fixed={"mode": "nearest"}
     ),
     "resize_bilinear": Form(
-        _RESIZE,
+        "torch.nn.functional.interpolate",
         lambda case: partial(
             functional.interpolate, size=pair_of(case, "output"), mode="bilinear", align_corners=False
         ),
@@ -334,7 +322,7 @@ FORMS: Mapping[str, Form] = {
     ),
     "rms_norm": Form("torch.nn.functional.rms_norm", _rms_norm),
     "l2_normalization": function("nn.functional.normalize"),
-    "lrn": Form("torch.nn.functional.local_response_norm", _local_response),
+    "lrn": function("nn.functional.local_response_norm", size="size", alpha="alpha", beta="beta", k="bias"),
     "rnn_tanh": _recurrent_form("RNN", "rnn_tanh"),
     "rnn_relu": _recurrent_form("RNN", "rnn_relu"),
     "lstm": _recurrent_form("LSTM", "lstm", "mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"),

@@ -31,6 +31,7 @@ from inferometer.agent.frameworks.pytorch.profiler import import_inductor
 from inferometer.agent.hardware.environment import FrameworkDetails, default_threads
 from inferometer.agent.inference.predictor import prediction_failure
 from inferometer.agent.operators.operator import (
+    NOTHING,
     PARTS,
     Case,
     DeviceTimer,
@@ -74,17 +75,18 @@ class Form:
         return (*((EAGER,) if self.joined else ()), COMPILE, PARTS)
 
 
-def function(name: str, *covers: str, **renamed: str) -> Form:
+def function(name: str, *covers: str, fixed: Mapping[str, Any] = NOTHING, **renamed: str) -> Form:
     """Returns the form of a function of ``torch`` that takes the table's inputs as they are.
 
-    ``renamed`` are its other arguments, each with the table's name for it; see ``Form`` for ``covers``.
+    ``renamed`` are its other arguments, each with the table's name for it, besides the ``fixed`` ones; see
+    ``Form`` for ``covers``.
     """
     found = attrgetter(name)(torch)
-    if not renamed:
+    if not (renamed or fixed):
         return Form(f"torch.{name}", lambda _: found, covers)
     return Form(
         f"torch.{name}",
-        lambda case: partial(found, **{ours: case[theirs] for ours, theirs in renamed.items()}),
+        lambda case: partial(found, **fixed, **{own: case[ours] for own, ours in renamed.items()}),
         covers,
     )
 

@@ -179,10 +179,6 @@ def _slice_like(data: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return data[ranges].clone(memory_format=torch.contiguous_format)
 
 
-def _slice_axis(case: Case) -> Function:
-    return partial(torch.slice_copy, dim=case["axis"], start=case["begin"], end=case["end"])
-
-
 def _unravel_index(case: Case) -> Function:
     return lambda indices: torch.stack(torch.unravel_index(indices, case["shape"]))
 
@@ -298,9 +294,7 @@ FORMS: Mapping[str, Form] = {
     "gammaln": function("lgamma", "special_gammaln"),
     "rint": function("round", "special_round"),
     "trunc": function("trunc", "fix"),
-    "clip": Form(
-        "torch.clamp", lambda case: lambda data: torch.clamp(data, case["low"], case["high"]), ("clip",)
-    ),
+    "clip": function("clamp", "clip", min="low", max="high"),
     "copy": function("clone"),
     "cast": Form(
         "torch.Tensor.to", lambda case: lambda data: data.to(getattr(torch, case["to"])), ("type_as",)
@@ -349,10 +343,8 @@ FORMS: Mapping[str, Form] = {
         "torch.diagonal, torch.log, torch.sum",
         lambda _: lambda data: data.diagonal(dim1=-2, dim2=-1).log().sum(-1),
     ),
-    "extract_diagonal": Form(
-        "torch.diagonal_copy",
-        lambda _: lambda data: torch.diagonal_copy(data, dim1=-2, dim2=-1),
-        ("diagonal", "linalg_diagonal"),
+    "extract_diagonal": function(
+        "diagonal_copy", "diagonal", "linalg_diagonal", fixed={"dim1": -2, "dim2": -1}
     ),
     "make_diagonal": function("diag_embed"),
     "extract_triangle": Form("torch.Tensor.__getitem__", _extract_triangle, ("index",)),
@@ -381,10 +373,7 @@ FORMS: Mapping[str, Form] = {
     **{f"random_pdf_{name}": _density(name) for name in (*_DISTRIBUTIONS, "dirichlet")},
     "random_randint": Form("torch.randint", _integers, creates=True),
     "bernoulli": function("bernoulli"),
-    "multinomial": Form(
-        "torch.multinomial",
-        lambda case: lambda data: torch.multinomial(data, case["draws"], replacement=True),
-    ),
+    "multinomial": function("multinomial", num_samples="draws", fixed={"replacement": True}),
     "shuffle": Form(
         "torch.randperm, torch.index_select",
         lambda _: lambda data: data.index_select(0, torch.randperm(len(data), device=data.device)),
@@ -408,7 +397,7 @@ FORMS: Mapping[str, Form] = {
     "where": function("where"),
     "boolean_mask": Form(_INDEXED, lambda _: lambda data, mask: data[mask], ("index",)),
     "slice": Form(f"{_INDEXED}, torch.clone", _slice, ("slice", "slice_copy")),
-    "slice_axis": Form("torch.slice_copy", _slice_axis, ("slice",)),
+    "slice_axis": function("slice_copy", "slice", dim="axis", start="begin", end="end"),
     "slice_like": Form(f"{_INDEXED}, torch.clone", lambda _: _slice_like, ("slice", "slice_copy")),
     "unravel_index": Form("torch.unravel_index, torch.stack", _unravel_index),
     "diag": function("diagonal_copy", "diag"),
