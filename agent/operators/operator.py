@@ -203,8 +203,6 @@ class Operator:
         loss: The function whose gradient the backward pass computes, if it ignores the gradients it gets.
         flops: Returns the floating-point operations of a forward pass from a case and the output shapes.
         backward_flops: The operations of the backward pass as a multiple of ``flops``; None if not stated.
-        moved: Returns the bytes that a forward pass must move beyond the inputs and outputs, from a case and
-            the size of an element; usually none.
         has_gradient: Whether frameworks differentiate it.
         in_place: The input that the result replaces; None for most.
         rtol: The relative tolerance in float32; for other types, it scales with their precision.
@@ -224,7 +222,6 @@ class Operator:
     loss: Callable[[Arrays, Parameters], float] | None = None
     flops: Callable[[Case, Sequence[Shape]], int] = no_flops
     backward_flops: float | None = None
-    moved: Callable[[Case, int], int] | None = None
     has_gradient: bool = True
     in_place: str | None = None
     rtol: float = 1e-5

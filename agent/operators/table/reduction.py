@@ -70,8 +70,6 @@ def _reduction(
     *,
     scale: float = 1.0,
     operations: int = 1,
-    rtol: float = 1e-5,
-    **parameters: Any,
 ) -> Operator:
     """Returns an operator whose reference takes the arguments of NumPy's reductions."""
 
@@ -85,10 +83,9 @@ def _reduction(
         summary=summary,
         tensors=_data(values, scale),
         presets=_PRESETS,
-        parameters={"axis": 1, "keepdims": False, **parameters},
+        parameters={"axis": 1, "keepdims": False},
         reference=computed,
         flops=_each(operations),
-        rtol=rtol,
     )
 
 

@@ -26,7 +26,6 @@ from inferometer.agent.operators.operator import (
     OperatorCall,
     OperatorRunner,
     Values,
-    element_bytes,
     element_type,
     operators,
 )
@@ -188,7 +187,7 @@ class Measurer:
         run_once(call, cell.mode)
         peak_bytes, memory_of = memory.read()
         found = aside(computed, call, cell.mode, cell.case, inputs).result()
-        moved = _moved_bytes(operator, found, options.dtype)
+        moved = _moved_bytes(found, options.dtype)
         row = replace(
             cell.row(RowStatus.MEASURED),
             api=call.api,
@@ -274,11 +273,10 @@ def _flops(operator: Operator, found: Computed, mode: Mode) -> int | None:
     return round(forward * (operator.backward_flops + (mode is Mode.BOTH)))
 
 
-def _moved_bytes(operator: Operator, found: Computed, dtype: str) -> int:
+def _moved_bytes(found: Computed, dtype: str) -> int:
     """Returns the bytes that a forward pass reads and writes."""
 
     def size(array: NDArray[Any]) -> int:
         return array.size * _BFLOAT16 if dtype == "bfloat16" and array.dtype.kind == "f" else array.nbytes
 
-    beyond = operator.moved(found.case, element_bytes(dtype)) if operator.moved else 0
-    return sum(map(size, (*found.inputs.values(), *found.outputs))) + beyond
+    return sum(map(size, (*found.inputs.values(), *found.outputs)))

@@ -148,7 +148,7 @@ def _written_bytes(row: OperatorRow, dtype: str) -> int:
     if row.moved_bytes is None or not row.flops or operator.in_place is not None:
         return 0
     inputs = sum(prod(spec.shape) * _ITEM_BYTES.get(spec.values, itemsize) for spec in operator.tensors(case))
-    return row.moved_bytes - inputs - (operator.moved(case, itemsize) if operator.moved else 0)
+    return row.moved_bytes - inputs
 
 
 def _beyond(rate: float, unit: str, peak: float, run_s: float) -> str:

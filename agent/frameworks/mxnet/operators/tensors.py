@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
 from inferometer.agent.frameworks.mxnet.operators.runner import Form, named, with_parameters
 from inferometer.agent.frameworks.mxnet.runtime import mxnet
-from inferometer.agent.operators.operator import Case
+from inferometer.agent.operators.operator import NOTHING, Case
 
 
 def _in_place(name: str, function: Callable[..., Any], covered: str) -> Form:
@@ -42,25 +43,11 @@ def _of_several(name: str) -> Form:
     return Form(name, lambda mx, case: partial(getattr(mx, name), num_arrays=len(case.shapes)))
 
 
-def _filled(name: str, *parameters: str) -> Form:
-    def make(mx: Any, case: Case) -> Any:
-        given = [case[each] for each in ("shape", *parameters)]
-        return lambda **where: getattr(mx, name)(*given, **where)
-
-    return Form(name, make, creates=True)
-
-
-def _range(mx: Any, case: Case) -> Any:
-    given = {name: case[name] for name in ("start", "stop", "step", "repeat")}
-    return lambda **where: mx.arange(**given, **where)
-
-
-def _random(name: str, *parameters: str, aliases: tuple[str, ...] = ()) -> Form:
-    def make(mx: Any, case: Case) -> Any:
-        given = {each: case[each] for each in ("shape", *parameters)}
-        return lambda **where: getattr(mx, name)(**given, **where)
-
-    return Form(name, make, aliases, creates=True)
+def _created(
+    name: str, *parameters: str, covers: tuple[str, ...] = (), of: Mapping[str, str] = NOTHING
+) -> Form:
+    """Returns the form of an operator without inputs; see ``with_parameters``."""
+    return replace(with_parameters(name, *parameters, covers=covers, of=of), creates=True)
 
 
 def _integers(mx: Any, case: Case) -> Any:
@@ -181,20 +168,22 @@ FORMS: Mapping[str, Form] = {
     "make_diagonal": named("linalg_makediag"),
     "extract_triangle": named("linalg_extracttrian"),
     "make_triangle": named("linalg_maketrian"),
-    "zeros": _filled("zeros"),
-    "ones": _filled("ones"),
-    "full": _filled("full", "value"),
+    "zeros": _created("zeros", "shape"),
+    "ones": _created("ones", "shape"),
+    "full": _created("full", "shape", of={"val": "value"}),
     "zeros_like": named("zeros_like"),
     "ones_like": named("ones_like"),
     "reset_arrays": Form("reset_arrays", lambda mx, _: partial(_reset, mx), symbolic=False),
-    "arange": Form("arange", _range, creates=True),
-    "random_uniform": _random("random_uniform", "low", "high", aliases=("uniform",)),
-    "random_normal": _random("random_normal", "loc", "scale", aliases=("normal",)),
-    "random_gamma": _random("random_gamma", "alpha", "beta"),
-    "random_exponential": _random("random_exponential", "lam"),
-    "random_poisson": _random("random_poisson", "lam"),
-    "random_negative_binomial": _random("random_negative_binomial", "k", "p"),
-    "random_generalized_negative_binomial": _random("random_generalized_negative_binomial", "mu", "alpha"),
+    "arange": _created("arange", "start", "stop", "step", "repeat"),
+    "random_uniform": _created("random_uniform", "shape", "low", "high", covers=("uniform",)),
+    "random_normal": _created("random_normal", "shape", "loc", "scale", covers=("normal",)),
+    "random_gamma": _created("random_gamma", "shape", "alpha", "beta"),
+    "random_exponential": _created("random_exponential", "shape", "lam"),
+    "random_poisson": _created("random_poisson", "shape", "lam"),
+    "random_negative_binomial": _created("random_negative_binomial", "shape", "k", "p"),
+    "random_generalized_negative_binomial": _created(
+        "random_generalized_negative_binomial", "shape", "mu", "alpha"
+    ),
     **{
         name: with_parameters(name, of={"shape": "draws"})
         for name in (f"sample_{each}" for each in (*_DISTRIBUTIONS, *_COUNTS))
