@@ -16,7 +16,7 @@ from typing import Any
 
 from inferometer.agent.frameworks.mxnet.operators.runner import Block, Form, Function, with_parameters
 from inferometer.agent.frameworks.mxnet.runtime import mxnet
-from inferometer.agent.operators.operator import EPSILON, Case
+from inferometer.agent.operators.operator import EPSILON, NOTHING, Case
 from inferometer.agent.operators.table.convolution import (
     Window,
     channels_of,
@@ -38,15 +38,12 @@ def _activation(kind: str) -> Form:
 
 def _leaky(kind: str, block: str, slope: str = "") -> Form:
     """Returns the form for one kind of ``LeakyReLU``; ``slope`` is the table's name for its slope."""
-
-    def make(mx: Any, case: Case) -> Function:
-        given = {"slope": case[slope]} if slope else {}
-        return partial(mx.LeakyReLU, act_type=kind, **given)
+    form = with_parameters("LeakyReLU", of={"slope": slope} if slope else NOTHING, act_type=kind)
 
     def gluon(case: Case) -> Any:
         return getattr(mxnet.gluon.nn, block)(*([case[slope]] if slope else []))
 
-    return Form("LeakyReLU", make, gluon=Block(f"gluon.nn.{block}", gluon))
+    return replace(form, gluon=Block(f"gluon.nn.{block}", gluon))
 
 
 def _slides(window: Window) -> dict[str, Any]:
@@ -195,30 +192,19 @@ class _GRU(_OutputOnly, mxnet.gluon.rnn.GRU):  # type: ignore[misc]
     """A ``gluon.rnn.GRU`` layer that returns only its output."""
 
 
-def _recurrent(mode: str, mx: Any, case: Case) -> Function:
-    return lambda *tensors: mx.RNN(*tensors, state_size=case["hidden"], num_layers=1, mode=mode)
-
-
 def _recurrent_form(mode: str, api: str, block: Any, **more: str) -> Form:
     def make(case: Case) -> Any:
         return block(case["hidden"], input_size=case.shapes["data"][2], **more)
 
-    return Form(
-        "RNN",
-        partial(_recurrent, mode),
+    return replace(
+        with_parameters("RNN", of={"state_size": "hidden"}, num_layers=1, mode=mode),
         gluon=Block(f"gluon.rnn.{api}", make, _RECURRENT_ATTRIBUTES),
         packed={"parameters": tuple(_RECURRENT_ATTRIBUTES)},
     )
 
 
-def _fused_convolution(mx: Any, case: Case) -> Function:
-    return partial(
-        mx.Convolution,
-        kernel=case["kernel"],
-        stride=case["stride"],
-        pad=case["pad"],
-        num_filter=case["channels"],
-    )
+_CONVOLUTION = with_parameters("Convolution", "kernel", "stride", "pad", of={"num_filter": "channels"})
+_DENSE = with_parameters("FullyConnected", of={"num_hidden": "units"}, flatten=False)
 
 
 def _relu(mx: Any, data: Any) -> Any:
@@ -235,7 +221,7 @@ def _then_relu(before: Callable[[Any, Case], Function]) -> Callable[[Any, Case],
 
 
 def _normalized_convolution(mx: Any, case: Case) -> Any:
-    convolution = _fused_convolution(mx, case)
+    convolution = _CONVOLUTION.make(mx, case)
 
     def run(data: Any, weight: Any, bias: Any, gamma: Any, beta: Any, mean: Any, var: Any) -> Any:
         made = convolution(data, weight, bias)
@@ -244,12 +230,8 @@ def _normalized_convolution(mx: Any, case: Case) -> Any:
     return run
 
 
-def _dense(mx: Any, case: Case) -> Function:
-    return partial(mx.FullyConnected, num_hidden=case["units"], flatten=False)
-
-
 def _dense_gelu(mx: Any, case: Case) -> Function:
-    dense = _dense(mx, case)
+    dense = _DENSE.make(mx, case)
     return lambda *arrays: mx.LeakyReLU(dense(*arrays), act_type="gelu")
 
 
@@ -273,10 +255,10 @@ def _attention(mx: Any, case: Case) -> Any:
 
 
 _FUSED: Mapping[str, Form] = {
-    "conv2d_relu": Form("Convolution Activation", _then_relu(_fused_convolution)),
+    "conv2d_relu": Form("Convolution Activation", _then_relu(_CONVOLUTION.make)),
     "conv2d_batch_norm": Form("Convolution BatchNorm", _normalized_convolution),
     "conv2d_batch_norm_relu": Form("Convolution BatchNorm Activation", _then_relu(_normalized_convolution)),
-    "dense_relu": Form("FullyConnected Activation", _then_relu(_dense)),
+    "dense_relu": Form("FullyConnected Activation", _then_relu(_DENSE.make)),
     "dense_gelu": Form("FullyConnected LeakyReLU", _dense_gelu),
     "add_relu": Form("elemwise_add Activation", _then_relu(lambda mx, _: mx.elemwise_add)),
     "layer_norm_residual": Form("elemwise_add LayerNorm", _residual),
@@ -307,9 +289,8 @@ FORMS: Mapping[str, Form] = {
     "gelu": _leaky("gelu", "GELU"),
     **{name: with_parameters(name, "axis") for name in ("softmax", "log_softmax", "softmin")},
     "softmax_activation": with_parameters("SoftmaxActivation"),
-    "dense": Form(
-        "FullyConnected",
-        lambda mx, case: partial(mx.FullyConnected, num_hidden=case["units"], flatten=False),
+    "dense": replace(
+        _DENSE,
         gluon=Block(
             "gluon.nn.Dense",
             lambda case: mxnet.gluon.nn.Dense(case["units"], in_units=case.shapes["data"][1]),
