@@ -107,14 +107,16 @@ def single(kind: str, *inputs: str, of: Mapping[str, str] = NOTHING, **attribute
     )
 
 
-def with_numbers(kind: str, numbers: Callable[[Case], Any], **attributes: Any) -> Form:
-    """Returns the form of an operator that takes integers, such as axes, as its second input."""
-    return Form(
-        kind,
-        lambda case, _: Graph(
-            [node(kind, "data", "numbers", **attributes)], constants={"numbers": numbers(case)}
-        ),
-    )
+def with_numbers(
+    kind: str, numbers: Callable[[Case], Mapping[str, Any]], *, data: str = "data", **attributes: Any
+) -> Form:
+    """Returns the form of an operator that takes integers, such as axes, as the inputs after its first."""
+
+    def make(case: Case, _: np.dtype[Any]) -> Graph:
+        given = numbers(case)
+        return Graph([node(kind, data, *given, **attributes)], constants=given)
+
+    return Form(kind, make)
 
 
 def node(kind: str, *inputs: str, output: str = "output", **attributes: Any) -> onnx.NodeProto:

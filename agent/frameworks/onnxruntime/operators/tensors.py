@@ -243,25 +243,6 @@ def _fill_element(_case: Case, _dtype: np.dtype[Any]) -> Graph:
     return Graph([*apart, scatter], constants={"axes": [1]})
 
 
-def _one_hot(case: Case, _: np.dtype[Any]) -> Graph:
-    return Graph(
-        [node("OneHot", "indices", "depth", "values")], constants={"depth": [case["depth"]], "values": [0, 1]}
-    )
-
-
-def _slice(case: Case, _: np.dtype[Any]) -> Graph:
-    return Graph(
-        [node("Slice", "data", "begin", "end")], constants={"begin": case["begin"], "end": case["end"]}
-    )
-
-
-def _slice_axis(case: Case, _: np.dtype[Any]) -> Graph:
-    return Graph(
-        [node("Slice", "data", "begin", "end", "axes")],
-        constants={"begin": [case["begin"]], "end": [case["end"]], "axes": [case["axis"]]},
-    )
-
-
 def _slice_like(case: Case, _: np.dtype[Any]) -> Graph:
     return Graph(
         [node("Shape", "like", output="end"), node("Slice", "data", "begin", "end")],
@@ -284,11 +265,6 @@ def _swap(case: Case, _: np.dtype[Any]) -> Graph:
     first, second = case["dim1"], case["dim2"]
     order[first], order[second] = order[second], order[first]
     return Graph([node("Transpose", "data", perm=order)])
-
-
-def _flip(case: Case, _: np.dtype[Any]) -> Graph:
-    numbers = {"begin": [-1], "end": [_ENDS.min], "axes": [case["axis"]], "steps": [-1]}
-    return Graph([node("Slice", "data", *numbers)], constants=numbers)
 
 
 def _repeat(case: Case, _: np.dtype[Any]) -> Graph:
@@ -316,10 +292,10 @@ def _pad(case: Case, dtype: np.dtype[Any]) -> Graph:
     )
 
 
-def _broadcast_shape(case: Case) -> list[int]:
+def _broadcast_shape(case: Case) -> Mapping[str, list[int]]:
     shape = list(case.shapes["data"])
     shape[case["axis"]] = case["size"]
-    return shape
+    return {"shape": shape}
 
 
 def _split(case: Case, sizes: Sequence[int]) -> Graph:
@@ -399,7 +375,7 @@ FORMS: Mapping[str, Form] = {
     "min": _reduced("ReduceMin"),
     "norm": Form("ReduceL1 ReduceL2", lambda case, _: _reduction(f"ReduceL{case['ord']}", case)),
     "logsumexp": _reduced("ReduceLogSumExp"),
-    "cumsum": with_numbers("CumSum", lambda case: case["axis"]),
+    "cumsum": with_numbers("CumSum", lambda case: {"axis": case["axis"]}),
     "argmax": single("ArgMax", "data", of={"axis": "axis"}, keepdims=0),
     "argmin": single("ArgMin", "data", of={"axis": "axis"}, keepdims=0),
     "sort": _sorted("values"),
@@ -431,24 +407,30 @@ FORMS: Mapping[str, Form] = {
     "index_copy": Form("Unsqueeze ScatterND", _index_copy),
     "fill_element": Form("Unsqueeze ScatterElements", _fill_element),
     "sequence_reverse": single("ReverseSequence", "data", "lengths", time_axis=0, batch_axis=1),
-    "one_hot": Form("OneHot", _one_hot),
+    "one_hot": with_numbers(
+        "OneHot", lambda case: {"depth": [case["depth"]], "values": [0, 1]}, data="indices"
+    ),
     "where": single("Where", "mask", "data", "other"),
     "boolean_mask": single("Compress", "data", "mask", axis=0),
-    "slice": Form("Slice", _slice),
-    "slice_axis": Form("Slice", _slice_axis),
+    "slice": with_numbers("Slice", lambda case: {"begin": case["begin"], "end": case["end"]}),
+    "slice_axis": with_numbers(
+        "Slice", lambda case: {"begin": [case["begin"]], "end": [case["end"]], "axes": [case["axis"]]}
+    ),
     "slice_like": Form("Shape Slice", _slice_like),
     "tril": single("Trilu", "data", upper=0),
     "transpose": single("Transpose", "data", of={"perm": "axes"}),
     "swapaxes": Form("Transpose", _swap),
-    "reshape": with_numbers("Reshape", lambda case: case["shape"]),
+    "reshape": with_numbers("Reshape", lambda case: {"shape": case["shape"]}),
     "reshape_like": _with_shape("Reshape"),
-    "expand_dims": with_numbers("Unsqueeze", lambda case: [case["axis"]]),
-    "squeeze": with_numbers("Squeeze", lambda case: [case["axis"]]),
-    "flip": Form("Slice", _flip),
-    "tile": with_numbers("Tile", lambda case: case["reps"]),
+    "expand_dims": with_numbers("Unsqueeze", lambda case: {"axes": [case["axis"]]}),
+    "squeeze": with_numbers("Squeeze", lambda case: {"axes": [case["axis"]]}),
+    "flip": with_numbers(
+        "Slice", lambda case: {"begin": [-1], "end": [_ENDS.min], "axes": [case["axis"]], "steps": [-1]}
+    ),
+    "tile": with_numbers("Tile", lambda case: {"repeats": case["reps"]}),
     "repeat": Form("Unsqueeze Expand Reshape", _repeat),
     "pad": Form("Pad", _pad),
-    "broadcast_to": with_numbers("Expand", lambda case: case["shape"]),
+    "broadcast_to": with_numbers("Expand", lambda case: {"shape": case["shape"]}),
     "broadcast_axis": with_numbers("Expand", _broadcast_shape),
     "broadcast_like": _with_shape("Expand"),
     "depth_to_space": single("DepthToSpace", "data", of={"blocksize": "block_size"}, mode="DCR"),
