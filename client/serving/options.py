@@ -78,20 +78,24 @@ def _instances(_: click.Context, parameter: click.Parameter, value: str | None) 
     return int(value)
 
 
+def _number(unit: str, kind: click.ParamType[Any], name: str, text: str, default: object = "no limit") -> Any:
+    return option(f"--{name}", type=kind, metavar=unit, help=f"{text}  [default: {default}]")
+
+
+_count = partial(_number, "N", COUNT)
+_seconds = partial(_number, "S", POSITIVE)
 model_options = options(
-    option(
-        "--max_batch_size",
-        type=COUNT,
-        metavar="N",
-        help="Maximum number of inputs in a batch of several requests; 1 disables dynamic batching."
-        f"  [default: {_BATCHING_DEFAULTS.max_batch_size}]",
+    _count(
+        "max_batch_size",
+        "Maximum number of inputs in a batch of several requests; 1 disables dynamic batching.",
+        _BATCHING_DEFAULTS.max_batch_size,
     ),
-    option(
-        "--max_queue_delay_ms",
-        type=NOT_NEGATIVE,
-        metavar="MS",
-        help="How long the first request of a batch waits for others.  "
-        f"[default: {_BATCHING_DEFAULTS.max_queue_delay_ms:g}, those that wait when the model is free]",
+    _number(
+        "MS",
+        NOT_NEGATIVE,
+        "max_queue_delay_ms",
+        "How long the first request of a batch waits for others.",
+        f"{_BATCHING_DEFAULTS.max_queue_delay_ms:g}, those that wait when the model is free",
     ),
     option(
         "--preferred_batch_sizes",
@@ -99,19 +103,12 @@ model_options = options(
         metavar="N,N",
         help="A batch of one of these sizes begins at once.  [default: none]",
     ),
-    option(
-        "--max_queue",
-        type=COUNT,
-        metavar="N",
-        help="Maximum number of requests that wait for a model; further ones are refused.  "
-        f"[default: {_BATCHING_DEFAULTS.max_queue}]",
+    _count(
+        "max_queue",
+        "Maximum number of requests that wait for a model; further ones are refused.",
+        _BATCHING_DEFAULTS.max_queue,
     ),
-    option(
-        "--priority_levels",
-        type=COUNT,
-        metavar="N",
-        help="Number of priorities, of which 1 is the highest.  [default: none]",
-    ),
+    _count("priority_levels", "Number of priorities, of which 1 is the highest.", "none"),
     option(
         "--default_priority_level",
         type=COUNT,
@@ -130,12 +127,12 @@ model_options = options(
         metavar="LEVEL:NAME=VALUE,…",
         help="Policy of one priority; repeat the option for several.",
     ),
-    option(
-        "--inline_predict_us",
-        type=NOT_NEGATIVE,
-        metavar="US",
-        help="Predict on the event loop while a prediction takes less of its time than this; 0: never.  "
-        f"[default: {_BATCHING_DEFAULTS.inline_predict_us:g}]",
+    _number(
+        "US",
+        NOT_NEGATIVE,
+        "inline_predict_us",
+        "Predict on the event loop while a prediction takes less of its time than this; 0: never.",
+        f"{_BATCHING_DEFAULTS.inline_predict_us:g}",
     ),
     option(
         "--instances",
@@ -151,12 +148,11 @@ model_options = options(
         help="Run models on these GPUs, by index, which the instances take in turn, instead of one GPU.",
     ),
     boolean("--pin", default=None, help="Bind each instance to cores of its own, as many as it has threads."),
-    option(
-        "--memory_limit",
-        type=POSITIVE,
-        metavar="MIB",
-        help="Maximum memory of the loaded models; the least recently used model is unloaded first.  "
-        "[default: no limit]",
+    _number(
+        "MIB",
+        POSITIVE,
+        "memory_limit",
+        "Maximum memory of the loaded models; the least recently used model is unloaded first.",
     ),
     option(
         "--version_policy",
@@ -169,12 +165,10 @@ model_options = options(
         boolean("--gpu", "--use_gpu", help="Run models on the GPU if the client names no device."),
         option("--gpu_device_id", type=WHOLE_NUMBER, default=0, metavar="N", help="Index of the GPU."),
         request_options(SystemOptions, only=("dtype",), heading=MODEL),
-        option(
-            "--threads",
-            type=COUNT,
-            metavar="N",
-            help="CPU threads per operator if the client names no number.  "
-            "[default: OMP_NUM_THREADS, else the cores divided by the instances and workers]",
+        _count(
+            "threads",
+            "CPU threads per operator if the client names no number.",
+            "OMP_NUM_THREADS, else the cores divided by the instances and workers",
         ),
         allocator_option(),
         option(
@@ -278,17 +272,11 @@ _LIMITS = tuple(field.name for field in fields(Limits))
 _OF_THE_COMMAND = ("max_message_mb", "max_sessions")
 
 
-def _limit(unit: str, kind: click.ParamType[Any], name: str, text: str, default: object = "no limit") -> Any:
-    return option(f"--{name}", type=kind, metavar=unit, help=f"{text}  [default: {default}]")
-
-
 def _names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...] | None:
     return None if value is None else tuple(part.strip() for part in value.split(","))
 
 
 _file = partial(option, type=FILE, metavar="FILE")
-_count = partial(_limit, "N", COUNT)
-_seconds = partial(_limit, "S", POSITIVE)
 server_tls_options = options(
     _file("--tls_cert", help="Listen with TLS, with this certificate: PEM, followed by its chain."),
     _file("--tls_key", help="Key of the certificate."),
@@ -314,7 +302,7 @@ safety_options = options(
     _count("max_pixels", "Maximum number of pixels of an image.", _LIMIT_DEFAULTS.max_pixels),
     _count("max_streams", "Maximum number of concurrent streams.", "half of the threads"),
     _count("max_client_streams", "Maximum number of concurrent streams per client."),
-    _limit(
+    _number(
         "N",
         POSITIVE,
         "max_client_rps",

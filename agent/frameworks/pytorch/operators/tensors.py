@@ -40,8 +40,8 @@ _SAME = (
 _NO_CUBE_ROOT = "PyTorch has no cube root; torch.pow(x, 1/3) is NaN for negative numbers"
 
 
-def _reduced(name: str, *covers: str, **renamed: str) -> Form:
-    return function(name, *covers, dim="axis", keepdim="keepdims", **renamed)
+def _reduced(name: str, *covers: str, **arguments: Any) -> Form:
+    return function(name, *covers, dim="axis", keepdim="keepdims", **arguments)
 
 
 def _moments(case: Case) -> Function:
