@@ -36,52 +36,39 @@ _CONVOLUTION_ATEN = (
 )
 
 
-def _convolved(function: Any, case: Case) -> Function:
-    window = window_of(case)
-    more = {"output_padding": case["output_pad"]} if "output_pad" in case.parameters else {}
-    return partial(
-        function,
-        stride=window.stride,
-        padding=window.pad,
-        dilation=window.dilate,
-        groups=groups_of(case),
-        **more,
-    )
+def _layer(name: str, arguments: Callable[[Case], Mapping[str, Any]], *covers: str) -> Form:
+    """Returns the form of a function of ``torch.nn.functional`` with arguments that follow from the case."""
+    found = getattr(functional, name)
+    return Form(f"torch.nn.functional.{name}", lambda case: partial(found, **arguments(case)), covers)
 
 
 def _convolution(name: str) -> Form:
-    return Form(
-        f"torch.nn.functional.{name}", partial(_convolved, getattr(functional, name)), _CONVOLUTION_ATEN
-    )
+    def arguments(case: Case) -> dict[str, Any]:
+        window = window_of(case)
+        more = {"output_padding": case["output_pad"]} if "output_pad" in case.parameters else {}
+        slides = {"stride": window.stride, "padding": window.pad, "dilation": window.dilate}
+        return {**slides, "groups": groups_of(case), **more}
+
+    return _layer(name, arguments, *_CONVOLUTION_ATEN)
 
 
-def _pooled(function: Any, more: Mapping[str, Any], case: Case) -> Function:
-    return partial(function, **_slides(window_of(case)), **more)
-
-
-def _pooling(name: str, **more: Any) -> Form:
-    return Form(
-        f"torch.nn.functional.{name}",
-        partial(_pooled, getattr(functional, name), more),
-        (f"{name}_with_indices",),
-    )
+def _pooling(name: str) -> Form:
+    return _layer(name, lambda case: _slides(window_of(case)), f"{name}_with_indices")
 
 
 def _whole(name: str) -> Form:
-    return Form(f"torch.nn.functional.{name}", lambda _: partial(getattr(functional, name), output_size=1))
+    return _layer(name, lambda _: {"output_size": 1})
 
 
 def _summed(axes: tuple[int, ...]) -> Form:
     return Form("torch.sum", lambda _: lambda data: torch.sum(data, axes, keepdim=True))
 
 
-def _roots(function: Any, case: Case) -> Function:
+def _roots(case: Case) -> dict[str, Any]:
     window = window_of(case)
     one = len(window.kernel) == 1
     kernel: Any = window.kernel[0] if one else window.kernel
-    return partial(
-        function, norm_type=2, kernel_size=kernel, stride=window.stride[0] if one else window.stride
-    )
+    return {"norm_type": 2, "kernel_size": kernel, "stride": window.stride[0] if one else window.stride}
 
 
 def _summed_row(case: Case) -> Function:
@@ -90,7 +77,6 @@ def _summed_row(case: Case) -> Function:
     return lambda data: functional.avg_pool2d(data.unsqueeze(2), *arguments, divisor_override=1).squeeze(2)
 
 
-_AVERAGE = "torch.nn.functional.avg_pool2d"
 _NO_REGIONS = "PyTorch has no regions of interest; they are in torchvision"
 
 
@@ -247,17 +233,11 @@ FORMS: Mapping[str, Form] = {
     "lambda": function("unsqueeze", fixed={"dim": 0}),
     "dropout": function("nn.functional.dropout", "native_dropout", p="p", fixed={"training": True}),
     "embedding": function("nn.functional.embedding"),
-    "im2col": Form(
-        "torch.nn.functional.unfold",
-        lambda case: partial(functional.unfold, **_slides(Window.of(case.parameters, 2))),
-        ("im2col",),
-    ),
-    "col2im": Form(
-        "torch.nn.functional.fold",
-        lambda case: partial(
-            functional.fold, output_size=case["output_size"], **_slides(Window.of(case.parameters, 2))
-        ),
-        ("col2im",),
+    "im2col": _layer("unfold", lambda case: _slides(Window.of(case.parameters, 2)), "im2col"),
+    "col2im": _layer(
+        "fold",
+        lambda case: {"output_size": case["output_size"], **_slides(Window.of(case.parameters, 2))},
+        "col2im",
     ),
     "grid_sample": Form(
         "torch.nn.functional.grid_sample", lambda _: _grid_sample, ("grid_sampler", "grid_sampler_2d")
@@ -279,33 +259,26 @@ FORMS: Mapping[str, Form] = {
     "conv3d_transpose": _convolution("conv_transpose3d"),
     **{name: _pooling(name) for name in ("max_pool1d", "max_pool2d", "max_pool3d")},
     **{name: _pooling(name) for name in ("avg_pool1d", "avg_pool2d", "avg_pool3d")},
-    "sum_pool1d": Form(_AVERAGE, _summed_row),
-    "sum_pool2d": Form(_AVERAGE, partial(_pooled, functional.avg_pool2d, {"divisor_override": 1})),
-    "lp_pool1d": Form(
-        "torch.nn.functional.lp_pool1d", partial(_roots, functional.lp_pool1d), ("avg_pool1d",)
-    ),
-    "lp_pool2d": Form(
-        "torch.nn.functional.lp_pool2d", partial(_roots, functional.lp_pool2d), ("avg_pool2d",)
-    ),
+    "sum_pool1d": Form("torch.nn.functional.avg_pool2d", _summed_row),
+    "sum_pool2d": _layer("avg_pool2d", lambda case: {**_slides(window_of(case)), "divisor_override": 1}),
+    "lp_pool1d": _layer("lp_pool1d", _roots, "avg_pool1d"),
+    "lp_pool2d": _layer("lp_pool2d", _roots, "avg_pool2d"),
     "global_max_pool1d": _whole("adaptive_max_pool1d"),
     "global_max_pool2d": _whole("adaptive_max_pool2d"),
     "global_avg_pool1d": _whole("adaptive_avg_pool1d"),
     "global_avg_pool2d": _whole("adaptive_avg_pool2d"),
     "global_sum_pool1d": _summed((2,)),
     "global_sum_pool2d": _summed((2, 3)),
-    "adaptive_avg_pool2d": Form(
-        "torch.nn.functional.adaptive_avg_pool2d",
-        lambda case: partial(functional.adaptive_avg_pool2d, output_size=pair_of(case, "output")),
+    "adaptive_avg_pool2d": _layer(
+        "adaptive_avg_pool2d", lambda case: {"output_size": pair_of(case, "output")}
     ),
     "upsample_nearest": function(
         "nn.functional.interpolate", "upsample_nearest2d", scale_factor="scale", fixed={"mode": "nearest"}
     ),
-    "resize_bilinear": Form(
-        "torch.nn.functional.interpolate",
-        lambda case: partial(
-            functional.interpolate, size=pair_of(case, "output"), mode="bilinear", align_corners=False
-        ),
-        ("upsample_bilinear2d",),
+    "resize_bilinear": _layer(
+        "interpolate",
+        lambda case: {"size": pair_of(case, "output"), "mode": "bilinear", "align_corners": False},
+        "upsample_bilinear2d",
     ),
     "batch_norm": Form("torch.nn.functional.batch_norm", _batch_norm, _BATCH_NORM_ATEN),
     "batch_norm_training": Form(
