@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from math import sqrt
+from operator import attrgetter
 from typing import Any
 
 from inferometer.agent.frameworks.mxnet.operators.runner import Block, Form, Function, with_parameters
@@ -61,25 +62,25 @@ def _dropout_block(case: Case) -> Any:
     return TrainingDropout(case["p"])
 
 
-def _convolution(mx: Any, case: Case) -> Function:
-    return lambda *tensors: mx.Convolution(*tensors, **_convolution_arguments(case))
+def _layer(name: str, arguments: Callable[[Case], Mapping[str, Any]], gluon: Block | None = None) -> Form:
+    """Returns the form of an operator with arguments that follow from the case."""
+    return Form(name, lambda mx, case: partial(attrgetter(name)(mx), **arguments(case)), gluon=gluon)
 
 
-def _deconvolution(mx: Any, case: Case) -> Function:
-    return lambda *tensors: mx.Deconvolution(
-        *tensors, **_convolution_arguments(case), adj=output_pad_of(case)
-    )
+def _convolution(name: str, block: str) -> Form:
+    def arguments(case: Case) -> dict[str, Any]:
+        window = window_of(case)
+        more = {"adj": output_pad_of(case)} if "output_pad" in case.parameters else {}
+        return {
+            **_slides(window),
+            "dilate": window.dilate,
+            "num_filter": channels_of(case),
+            "num_group": groups_of(case),
+            "no_bias": not case["bias"],
+            **more,
+        }
 
-
-def _convolution_arguments(case: Case) -> dict[str, Any]:
-    window = window_of(case)
-    return {
-        **_slides(window),
-        "dilate": window.dilate,
-        "num_filter": channels_of(case),
-        "num_group": groups_of(case),
-        "no_bias": not case["bias"],
-    }
+    return _layer(name, arguments, _convolution_block(block))
 
 
 def _convolution_block(name: str) -> Block:
@@ -101,37 +102,20 @@ def _convolution_block(name: str) -> Block:
     return Block(f"gluon.nn.{name}", make, {"weight": "weight", "bias": "bias"})
 
 
-def _pooled(kind: str, mx: Any, case: Case) -> Function:
-    more = {"p_value": 2} if kind == "lp" else {}
-    return partial(mx.Pooling, **_slides(window_of(case)), pool_type=kind, **more)
-
-
 def _pooling(kind: str, block: str = "") -> Form:
     def make(case: Case) -> Any:
         window = window_of(case)
         return getattr(mxnet.gluon.nn, block)(window.kernel, window.stride, window.pad)
 
     gluon = Block(f"gluon.nn.{block}", make) if block else None
-    return Form("Pooling", partial(_pooled, kind), gluon=gluon)
+    more = {"pool_type": kind, **({"p_value": 2} if kind == "lp" else {})}
+    return _layer("Pooling", lambda case: {**_slides(window_of(case)), **more}, gluon)
 
 
 def _whole(kind: str, rank: int, block: str = "") -> Form:
     gluon = Block(f"gluon.nn.{block}", lambda _: getattr(mxnet.gluon.nn, block)()) if block else None
-    return Form(
-        "Pooling",
-        lambda mx, _: lambda data: mx.Pooling(data, kernel=(1,) * rank, pool_type=kind, global_pool=True),
-        gluon=gluon,
-    )
-
-
-def _roi_aligned(mx: Any, case: Case) -> Function:
-    return lambda data, rois: mx.contrib.ROIAlign(
-        data,
-        rois,
-        pooled_size=pair_of(case, "output"),
-        spatial_scale=case["spatial_scale"],
-        sample_ratio=case["samples"],
-    )
+    arguments = {"kernel": (1,) * rank, "pool_type": kind, "global_pool": True}
+    return _layer("Pooling", lambda _: arguments, gluon)
 
 
 _PARAMETERS = {"gamma": "gamma", "beta": "beta", "mean": "running_mean", "variance": "running_var"}
@@ -142,17 +126,13 @@ def _batch_norm_momentum(case: Case) -> float:
     return 1 - float(case.parameters.get("momentum", 0.1))
 
 
-def _batch_norm(given: bool, mx: Any, case: Case) -> Function:
-    return lambda *tensors: mx.BatchNorm(
-        *tensors,
-        eps=case["epsilon"],
-        momentum=_batch_norm_momentum(case),
-        fix_gamma=False,
-        use_global_stats=given,
-    )
+def _batch_norm(given: bool) -> Form:
+    """Returns the form with given statistics, or else with those of the batch."""
 
+    def arguments(case: Case) -> dict[str, Any]:
+        momentum = _batch_norm_momentum(case)
+        return {"eps": case["epsilon"], "momentum": momentum, "fix_gamma": False, "use_global_stats": given}
 
-def _batch_norm_block(given: bool) -> Block:
     def make(case: Case) -> Any:
         return mxnet.gluon.nn.BatchNorm(
             epsilon=case["epsilon"],
@@ -161,7 +141,8 @@ def _batch_norm_block(given: bool) -> Block:
             in_channels=case.shapes["data"][1],
         )
 
-    return Block("gluon.nn.BatchNorm", make, _PARAMETERS)
+    form = _layer("BatchNorm", arguments, Block("gluon.nn.BatchNorm", make, _PARAMETERS))
+    return replace(form, training=not given)
 
 
 _RECURRENT_ATTRIBUTES = {
@@ -321,12 +302,9 @@ FORMS: Mapping[str, Form] = {
             {"weight": "weight"},
         ),
     ),
-    "im2col": Form("im2col", lambda mx, case: partial(mx.im2col, **_slides(Window.of(case.parameters, 2)))),
-    "col2im": Form(
-        "col2im",
-        lambda mx, case: partial(
-            mx.col2im, output_size=case["output_size"], **_slides(Window.of(case.parameters, 2))
-        ),
+    "im2col": _layer("im2col", lambda case: _slides(Window.of(case.parameters, 2))),
+    "col2im": _layer(
+        "col2im", lambda case: {"output_size": case["output_size"], **_slides(Window.of(case.parameters, 2))}
     ),
     "grid_sample": Form(
         "transpose BilinearSampler",
@@ -334,25 +312,24 @@ FORMS: Mapping[str, Form] = {
         lambda mx, _: lambda data, grid: mx.BilinearSampler(data, mx.transpose(grid, (0, 3, 1, 2))),
     ),
     "grid_generator": with_parameters("GridGenerator", "target_shape", transform_type="affine"),
-    "spatial_transformer": Form(
+    "spatial_transformer": _layer(
         "SpatialTransformer",
-        lambda mx, case: partial(
-            mx.SpatialTransformer,
-            target_shape=case.shapes["data"][2:],
-            transform_type="affine",
-            sampler_type="bilinear",
-        ),
+        lambda case: {
+            "target_shape": case.shapes["data"][2:],
+            "transform_type": "affine",
+            "sampler_type": "bilinear",
+        },
     ),
     "correlation": with_parameters(
         "Correlation", "kernel_size", "max_displacement", "stride1", "stride2", "pad_size"
     ),
-    "conv1d": Form("Convolution", _convolution, gluon=_convolution_block("Conv1D")),
-    "conv2d": Form("Convolution", _convolution, gluon=_convolution_block("Conv2D")),
-    "conv3d": Form("Convolution", _convolution, gluon=_convolution_block("Conv3D")),
-    "depthwise_conv2d": Form("Convolution", _convolution, gluon=_convolution_block("Conv2D")),
-    "conv1d_transpose": Form("Deconvolution", _deconvolution, gluon=_convolution_block("Conv1DTranspose")),
-    "conv2d_transpose": Form("Deconvolution", _deconvolution, gluon=_convolution_block("Conv2DTranspose")),
-    "conv3d_transpose": Form("Deconvolution", _deconvolution, gluon=_convolution_block("Conv3DTranspose")),
+    "conv1d": _convolution("Convolution", "Conv1D"),
+    "conv2d": _convolution("Convolution", "Conv2D"),
+    "conv3d": _convolution("Convolution", "Conv3D"),
+    "depthwise_conv2d": _convolution("Convolution", "Conv2D"),
+    "conv1d_transpose": _convolution("Deconvolution", "Conv1DTranspose"),
+    "conv2d_transpose": _convolution("Deconvolution", "Conv2DTranspose"),
+    "conv3d_transpose": _convolution("Deconvolution", "Conv3DTranspose"),
     "max_pool1d": _pooling("max", "MaxPool1D"),
     "max_pool2d": _pooling("max", "MaxPool2D"),
     "max_pool3d": _pooling("max", "MaxPool3D"),
@@ -369,34 +346,31 @@ FORMS: Mapping[str, Form] = {
     "global_avg_pool2d": _whole("avg", 2, "GlobalAvgPool2D"),
     "global_sum_pool1d": _whole("sum", 1),
     "global_sum_pool2d": _whole("sum", 2),
-    "adaptive_avg_pool2d": Form(
-        "contrib.AdaptiveAvgPooling2D",
-        lambda mx, case: (
-            lambda data: mx.contrib.AdaptiveAvgPooling2D(data, output_size=pair_of(case, "output"))
-        ),
+    "adaptive_avg_pool2d": _layer(
+        "contrib.AdaptiveAvgPooling2D", lambda case: {"output_size": pair_of(case, "output")}
     ),
     "upsample_nearest": with_parameters("UpSampling", "scale", sample_type="nearest"),
-    "resize_bilinear": Form(
+    "resize_bilinear": _layer(
         "contrib.BilinearResize2D",
-        lambda mx, case: partial(
-            mx.contrib.BilinearResize2D,
+        lambda case: {
             **dict(zip(("height", "width"), pair_of(case, "output"), strict=True)),
-            align_corners=False,
-        ),
+            "align_corners": False,
+        },
     ),
-    "roi_pool": Form(
+    "roi_pool": _layer(
         "ROIPooling",
-        lambda mx, case: (
-            lambda data, rois: mx.ROIPooling(
-                data, rois, pooled_size=pair_of(case, "output"), spatial_scale=case["spatial_scale"]
-            )
-        ),
+        lambda case: {"pooled_size": pair_of(case, "output"), "spatial_scale": case["spatial_scale"]},
     ),
-    "roi_align": Form("contrib.ROIAlign", _roi_aligned),
-    "batch_norm": Form("BatchNorm", partial(_batch_norm, True), gluon=_batch_norm_block(True)),
-    "batch_norm_training": Form(
-        "BatchNorm", partial(_batch_norm, False), gluon=_batch_norm_block(False), training=True
+    "roi_align": _layer(
+        "contrib.ROIAlign",
+        lambda case: {
+            "pooled_size": pair_of(case, "output"),
+            "spatial_scale": case["spatial_scale"],
+            "sample_ratio": case["samples"],
+        },
     ),
+    "batch_norm": _batch_norm(given=True),
+    "batch_norm_training": _batch_norm(given=False),
     "layer_norm": with_parameters("LayerNorm", of={"eps": "epsilon"}),
     "instance_norm": with_parameters("InstanceNorm", of={"eps": "epsilon"}),
     "group_norm_per_group": replace(
