@@ -8,14 +8,14 @@ squares of a channel sequentially in float32: with two million elements per chan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import sqrt
 from operator import attrgetter
 from typing import Any
 
-from inferometer.agent.frameworks.mxnet.operators.runner import Block, Form, Function, with_parameters
+from inferometer.agent.frameworks.mxnet.operators.runner import Block, Form, Function, named, with_parameters
 from inferometer.agent.frameworks.mxnet.runtime import mxnet
 from inferometer.agent.operators.operator import EPSILON, NOTHING, Case
 from inferometer.agent.operators.table.convolution import (
@@ -28,23 +28,20 @@ from inferometer.agent.operators.table.convolution import (
 )
 
 
+def _block(name: str, arguments: Callable[[Case], Sequence[Any]] = lambda _: (), **parameters: str) -> Block:
+    """Returns a block of ``gluon.nn``; see ``Block`` for its ``parameters``."""
+    return Block(f"gluon.nn.{name}", lambda case: getattr(mxnet.gluon.nn, name)(*arguments(case)), parameters)
+
+
 def _activation(kind: str) -> Form:
-    return Form(
-        "Activation",
-        lambda mx, _: partial(mx.Activation, act_type=kind),
-        (kind,),
-        Block("gluon.nn.Activation", lambda _: mxnet.gluon.nn.Activation(kind)),
-    )
+    form = with_parameters("Activation", covers=(kind,), act_type=kind)
+    return replace(form, gluon=_block("Activation", lambda _: (kind,)))
 
 
 def _leaky(kind: str, block: str, slope: str = "") -> Form:
     """Returns the form for one kind of ``LeakyReLU``; ``slope`` is the table's name for its slope."""
     form = with_parameters("LeakyReLU", of={"slope": slope} if slope else NOTHING, act_type=kind)
-
-    def gluon(case: Case) -> Any:
-        return getattr(mxnet.gluon.nn, block)(*([case[slope]] if slope else []))
-
-    return replace(form, gluon=Block(f"gluon.nn.{block}", gluon))
+    return replace(form, gluon=_block(block, lambda case: (case[slope],) if slope else ()))
 
 
 def _slides(window: Window) -> dict[str, Any]:
@@ -103,17 +100,13 @@ def _convolution_block(name: str) -> Block:
 
 
 def _pooling(kind: str, block: str = "") -> Form:
-    def make(case: Case) -> Any:
-        window = window_of(case)
-        return getattr(mxnet.gluon.nn, block)(window.kernel, window.stride, window.pad)
-
-    gluon = Block(f"gluon.nn.{block}", make) if block else None
+    gluon = _block(block, lambda case: tuple(_slides(window_of(case)).values())) if block else None
     more = {"pool_type": kind, **({"p_value": 2} if kind == "lp" else {})}
     return _layer("Pooling", lambda case: {**_slides(window_of(case)), **more}, gluon)
 
 
 def _whole(kind: str, rank: int, block: str = "") -> Form:
-    gluon = Block(f"gluon.nn.{block}", lambda _: getattr(mxnet.gluon.nn, block)()) if block else None
+    gluon = _block(block) if block else None
     arguments = {"kernel": (1,) * rank, "pool_type": kind, "global_pool": True}
     return _layer("Pooling", lambda _: arguments, gluon)
 
@@ -252,7 +245,7 @@ FORMS: Mapping[str, Form] = {
     "prelu": Form(
         "LeakyReLU",
         lambda mx, _: lambda data, alpha: mx.LeakyReLU(data, alpha, act_type="prelu"),
-        gluon=Block("gluon.nn.PReLU", lambda _: mxnet.gluon.nn.PReLU(), {"alpha": "alpha"}),
+        gluon=_block("PReLU", alpha="alpha"),
     ),
     "elu": _leaky("elu", "ELU", "alpha"),
     "selu": _leaky("selu", "SELU"),
@@ -263,9 +256,7 @@ FORMS: Mapping[str, Form] = {
     "softsign": _activation("softsign"),
     "softplus": _activation("softrelu"),
     "swish": Form(
-        "sigmoid elemwise_mul",
-        lambda mx, _: lambda data: data * mx.sigmoid(data),
-        gluon=Block("gluon.nn.Swish", lambda _: mxnet.gluon.nn.Swish()),
+        "sigmoid elemwise_mul", lambda mx, _: lambda data: data * mx.sigmoid(data), gluon=_block("Swish")
     ),
     "gelu": _leaky("gelu", "GELU"),
     **{name: with_parameters(name, "axis") for name in ("softmax", "log_softmax", "softmin")},
@@ -278,29 +269,17 @@ FORMS: Mapping[str, Form] = {
             {"weight": "weight", "bias": "bias"},
         ),
     ),
-    "flatten": Form(
-        "Flatten",
-        lambda mx, _: mx.Flatten,
-        ("flatten",),
-        Block("gluon.nn.Flatten", lambda _: mxnet.gluon.nn.Flatten()),
-    ),
-    "lambda": Form(
-        "expand_dims",
-        lambda mx, _: partial(mx.expand_dims, axis=0),
-        gluon=Block(
-            "gluon.nn.Lambda", lambda _: mxnet.gluon.nn.Lambda(partial(mxnet.nd.expand_dims, axis=0))
-        ),
+    "flatten": replace(named("Flatten", "flatten"), gluon=_block("Flatten")),
+    "lambda": replace(
+        with_parameters("expand_dims", axis=0),
+        gluon=_block("Lambda", lambda _: (partial(mxnet.nd.expand_dims, axis=0),)),
     ),
     "dropout": replace(
         with_parameters("Dropout", "p", mode="always"), gluon=Block("gluon.nn.Dropout", _dropout_block)
     ),
     "embedding": replace(
         with_parameters("Embedding", "input_dim", "output_dim"),
-        gluon=Block(
-            "gluon.nn.Embedding",
-            lambda case: mxnet.gluon.nn.Embedding(case["input_dim"], case["output_dim"]),
-            {"weight": "weight"},
-        ),
+        gluon=_block("Embedding", lambda case: (case["input_dim"], case["output_dim"]), weight="weight"),
     ),
     "im2col": _layer("im2col", lambda case: _slides(Window.of(case.parameters, 2))),
     "col2im": _layer(
@@ -375,11 +354,7 @@ FORMS: Mapping[str, Form] = {
     "instance_norm": with_parameters("InstanceNorm", of={"eps": "epsilon"}),
     "group_norm_per_group": replace(
         with_parameters("GroupNorm", of={"num_groups": "groups", "eps": "epsilon"}),
-        gluon=Block(
-            "gluon.nn.GroupNorm",
-            lambda case: mxnet.gluon.nn.GroupNorm(case["groups"], case["epsilon"]),
-            {"gamma": "gamma", "beta": "beta"},
-        ),
+        gluon=_block("GroupNorm", lambda case: (case["groups"], case["epsilon"]), gamma="gamma", beta="beta"),
     ),
     "l2_normalization": with_parameters("L2Normalization", mode="channel"),
     "lrn": with_parameters("LRN", "alpha", "beta", of={"nsize": "size", "knorm": "bias"}),
