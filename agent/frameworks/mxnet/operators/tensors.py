@@ -35,8 +35,7 @@ def _reduced(name: str, *covers: str) -> Form:
     return with_parameters(name, "axis", "keepdims", covers=covers)
 
 
-def _transposes(case: Case) -> dict[str, Any]:
-    return {"transpose_a": case["transpose_lhs"], "transpose_b": case["transpose_rhs"]}
+_TRANSPOSES = {"transpose_a": "transpose_lhs", "transpose_b": "transpose_rhs"}
 
 
 def _of_several(name: str) -> Form:
@@ -143,16 +142,11 @@ FORMS: Mapping[str, Form] = {
     "sort": with_parameters("sort", "axis"),
     "argsort": with_parameters("argsort", "axis", dtype="int64"),
     "topk": with_parameters("topk", "axis", "k", ret_typ="both", dtype="int64"),
-    "dot": Form("dot", lambda mx, case: partial(mx.dot, **_transposes(case))),
-    "batch_dot": Form("batch_dot", lambda mx, case: partial(mx.batch_dot, **_transposes(case))),
+    "dot": with_parameters("dot", of=_TRANSPOSES),
+    "batch_dot": with_parameters("batch_dot", of=_TRANSPOSES),
     "khatri_rao": named("khatri_rao"),
-    "gemm": Form(
-        "linalg_gemm",
-        lambda mx, case: partial(mx.linalg_gemm, alpha=case["alpha"], beta=case["beta"], **_transposes(case)),
-    ),
-    "gemm2": Form(
-        "linalg_gemm2", lambda mx, case: partial(mx.linalg_gemm2, alpha=case["alpha"], **_transposes(case))
-    ),
+    "gemm": with_parameters("linalg_gemm", "alpha", "beta", of=_TRANSPOSES),
+    "gemm2": with_parameters("linalg_gemm2", "alpha", of=_TRANSPOSES),
     "syrk": named("linalg_syrk"),
     "trmm": named("linalg_trmm"),
     "trsm": named("linalg_trsm"),
