@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from inferometer.agent.preprocessing.inputs import EncodedImage
-from inferometer.agent.preprocessing.preprocessor import preprocessor_of
+from inferometer.agent.preprocessing.preprocessor import RecordOptions, preprocessor_of
 from inferometer.evaluators.datasets.folder import FolderDataset
 from inferometer.evaluators.datasets.recordio import IMAGE_HEADER, RecordDataset, framed
 from inferometer.evaluators.loading.loader import FrameworkLoader, open_framework_reader
@@ -114,11 +114,13 @@ def test_a_damaged_record_ends_the_epoch_and_not_the_program(damage: str, tmp_pa
 def test_what_the_iterator_cannot_preprocess_is_refused(
     change: dict[str, object], message: str, tmp_path: Path
 ) -> None:
-    dataset = RecordDataset(written(tmp_path / "a.rec", [encoded(0)]), "vision")
+    from inferometer.agent.frameworks.mxnet.record_iterator import MXNetRecordReader
+
+    path = written(tmp_path / "a.rec", [encoded(0)])
     parameters = ImageParameters.model_validate({**PARAMETERS.model_dump(), **change})
 
-    with pytest.raises(ConfigurationError, match=message):
-        open_framework_reader(dataset, parameters, LoaderOptions(1))
+    with pytest.raises(ConfigurationError, match=message):  # here, and not in a process that imports MXNet
+        MXNetRecordReader(path, 1, parameters, RecordOptions(batch_size=1, threads=1))
 
 
 def test_other_formats_and_several_ranks_are_refused(tmp_path: Path) -> None:
@@ -140,3 +142,5 @@ def test_without_an_index_a_shuffled_order_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigurationError, match=r"a\.idx does not exist; MXNet cannot shuffle"):
         opened(path, shuffle=True)
+    # what the reader refuses comes from its process, which has ended
+    assert multiprocessing.active_children() == []
