@@ -5,17 +5,21 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import pickle
 import signal
 import sys
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from importlib import metadata
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from file_server import FileServer, running_file_server
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from inferometer.evaluators.kinds.operators.measurement import MachinePeak
 
 # Before any test imports ONNX Runtime by itself, which would tell its maker of each session.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -147,6 +151,27 @@ def _packages_read_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(metadata, "entry_points", entry_points)
         yield
+
+
+@pytest.fixture(scope="session")
+def peak_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, str], MachinePeak | None]:
+    """What measures the machine's peak in a fresh process, once for all tests and their processes."""
+    from inferometer.evaluators.kinds.operators import peak
+
+    measure, folder = peak._in_fresh_process, tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # which the processes share
+
+    def found(threads: int, dtype: str) -> MachinePeak | None:
+        path = folder / f"peak-{threads}-{dtype}.pickle"
+        if not path.exists():
+            part = path.with_suffix(f".{os.getpid()}")
+            part.write_bytes(pickle.dumps(measure(threads, dtype)))
+            part.rename(path)
+        known: MachinePeak | None = pickle.loads(path.read_bytes())
+        return known
+
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -18,12 +18,15 @@ from pathlib import Path
 
 import pytest
 
+from inferometer.agent.hardware.environment import read_environment
 from inferometer.agent.inference.registry import Registry
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.client.cli.main import run
 from inferometer.evaluators.kinds.batches import measurement
 from inferometer.evaluators.kinds.load import job as load
 from inferometer.evaluators.kinds.operators import peak
+from inferometer.evaluators.kinds.operators.job import JOURNAL
+from inferometer.evaluators.kinds.operators.measurement import MachinePeak
 from inferometer.manifests.catalog import Catalog
 
 
@@ -125,7 +128,7 @@ _LEAST_CEILING_QPS = 20_000.0
 """What a busy machine could send for a moment is no bound for the loads of all tests after it."""
 
 
-_measure_ceiling, _measure_peak = load.calibrate, peak._in_fresh_process
+_measure_ceiling = load.calibrate
 
 
 @functools.cache
@@ -133,11 +136,8 @@ def _ceiling() -> float:
     return max(_measure_ceiling(), _LEAST_CEILING_QPS)
 
 
-_peak = functools.cache(_measure_peak)
-
-
 @pytest.fixture(scope="module", autouse=True)
-def _measured_briefly() -> Iterator[None]:
+def _measured_briefly(peak_once: Callable[[int, str], MachinePeak | None]) -> Iterator[None]:
     """What this machine can send and compute is measured once, and an interval of p50 is not waited for.
 
     The first takes most of a second of each search, the second two seconds of each measurement of operators
@@ -145,7 +145,7 @@ def _measured_briefly() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(load, "calibrate", _ceiling)
-        patch.setattr(peak, "_in_fresh_process", _peak)
+        patch.setattr(peak, "_in_fresh_process", peak_once)
         patch.setattr(measurement, "TIME_BUDGET_S", 0.2)
         yield
 
@@ -158,6 +158,13 @@ def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("COLUMNS", "200")
+
+
+@pytest.fixture
+def known_peak(_own_environment: None) -> None:
+    """A process of the test finds the peak of one thread, which it else takes seconds to measure."""
+    folder = Path(os.environ["AGENT_DATA_DIR"]) / JOURNAL
+    assert peak.machine_peak(read_environment({}).cpu_model, 1, "float32", folder)
 
 
 @pytest.fixture(scope="module")

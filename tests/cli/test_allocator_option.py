@@ -32,6 +32,7 @@ def run(*arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.usefixtures("known_peak")
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_policy_is_recorded_shown_and_repeated(agent: Agent, name: str) -> None:
     run(*COMMANDS[name], "--allocator=keep")

@@ -158,6 +158,7 @@ def test_a_row_that_failed_is_told_at_once_and_exits_with_1(agent):
     assert f"failed: add (lhs={large} rhs={large}), forward, in ONNXRuntime graph: " in answer.stderr
 
 
+@pytest.mark.usefixtures("known_peak")
 def test_an_interrupted_run_keeps_its_rows_and_goes_on(agent, tmp_path):
     command = ["op", "run", "add", "--shapes=small,skewed", "--framework_name=ONNXRuntime", "--threads=1"]
     command += ["--time_budget=0.4", "--target_ci=0", "-f", "csv"]
