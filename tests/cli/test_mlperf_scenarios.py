@@ -24,7 +24,7 @@ from tests.cli.conftest import Agent, Answer
 
 # 64 queries are the fewest with which LoadGen's early stopping can be satisfied at p90. How many queries come
 # in a time depends on the machine: only the scenario server, whose schedule is fixed before, has a duration.
-SHORT = ("predict", "workload", "--framework_name=PyTorch", "--percentile=90", "--warmup=2")
+SHORT = ("predict", "workload", "--framework_name=ONNXRuntime", "--percentile=90", "--warmup=2")
 SCENARIO = (*SHORT, "--min_duration=0", "--min_queries=64", "--latency_bound=5000", "--allow_invalid")
 SERVER = ("--min_duration=0.3", "--initial_qps=300")
 
