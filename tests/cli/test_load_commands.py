@@ -25,12 +25,29 @@ from inferometer.manifests.catalog import Catalog
 from tests.cli.conftest import Agent, Answer
 
 CORES = usable_cores()
+ONNX = "--framework_name=ONNXRuntime"
 WORKLOAD = (
-    *("predict", "workload", "--initial_qps=100", "--min_duration=0.2", "--min_queries=20", "--warmup=2"),
+    *(
+        "predict",
+        "workload",
+        ONNX,
+        "--initial_qps=100",
+        "--min_duration=0.2",
+        "--min_queries=20",
+        "--warmup=2",
+    ),
     "--allow_invalid",  # a busy machine sends late, which is not what most tests are about
 )
 SEARCH = (
-    *("predict", "max-qps", "--synthetic", "--latency_bound=200", "--initial_qps=50", "--time_budget=2.2"),
+    *(
+        "predict",
+        "max-qps",
+        ONNX,
+        "--synthetic",
+        "--latency_bound=200",
+        "--initial_qps=50",
+        "--time_budget=2.2",
+    ),
     *("--min_duration=0.15", "--min_queries=10"),
 )
 
