@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +43,7 @@ def test_two_ranks_train_as_one_process_and_are_one_evaluation_with_the_times_of
         length = ("--num_batches=9", "--num_workers=0")
         answer = agent(*common, *options, *length, f"--save_weights={tmp_path / name}")
         assert answer.code == 0, answer.stderr
+    wait_for(lambda: not any(lives(each) for each in psutil.Process().children() if is_spawned(each)))
     one, two = (weights(framework, tmp_path / name) for name in ("one", "two"))
     assert one.keys() == two.keys()
     for name, values in one.items():
@@ -96,7 +98,7 @@ class Run:
         def trains() -> bool:
             assert self.process.poll() is None, self.process.communicate()
             found = psutil.Process(self.process.pid).children()
-            self.children = [each for each in found if "spawn_main" in " ".join(each.cmdline())]
+            self.children = [each for each in found if is_spawned(each)]
             return len(self.children) == self._count and all(busy(each) for each in self.children)
 
         wait_for(trains)
@@ -106,6 +108,13 @@ class Run:
         stdout, stderr = self.process.communicate(timeout=END_S)
         wait_for(lambda: not any(lives(each) for each in self.children))
         return stdout, stderr
+
+
+def is_spawned(process: psutil.Process) -> bool:
+    """Whether it is a rank, MXNet's scheduler or a server."""
+    with suppress(psutil.NoSuchProcess):
+        return "spawn_main" in " ".join(process.cmdline())
+    return False
 
 
 def busy(process: psutil.Process) -> bool:

@@ -75,7 +75,7 @@ def kills(folder: Path, names: tuple[str, ...], victim: str, how: int) -> JobCal
 @pytest.mark.parametrize(
     ("kind", "names", "victim", "message"),
     [
-        ("steps_until_stopped", GLOO, "rank-1", "^rank 1 of 2 was ended by SIGKILL before it was complete"),
+        # tests/cli/test_bench_ranks.py kills rank 1
         ("steps_until_stopped", GLOO, "rank-0", "^rank 0 of 2 was ended by SIGKILL before it was complete"),
         pytest.param("kvstore_steps", KVSTORE, "rank-1", "^rank 1 of 2 was ended by SIG", marks=needs_mxnet),
         pytest.param(
@@ -91,13 +91,6 @@ def test_a_process_that_is_killed_ends_all_and_is_named(
         list(rank_work.launch(kind, folder, callbacks))
     assert len(str(caught.value).splitlines()) == 1
     none_left(pids_of(folder, names))
-
-
-@needs_mxnet
-def test_the_kvstore_adds_up_and_ends_with_its_ranks(folder: Path) -> None:
-    ready = JobCallbacks(stop_requested=lambda: all((folder / name).exists() for name in KVSTORE))
-    assert list(rank_work.launch("kvstore_steps", folder, ready)) == [2.0]
-    none_left(pids_of(folder, KVSTORE))
 
 
 def test_the_error_of_a_rank_counts_before_the_connections_that_it_lost(folder: Path) -> None:
