@@ -111,8 +111,9 @@ def results(processes: list[Process], out: Path) -> list[Any]:
     return [np.load(out / f"{number}-0.npz") for number in range(2)]
 
 
-@pytest.mark.parametrize("run", ["equal", "unequal, in parts"])
-def test_two_ranks_train_as_one_process_with_all_samples(start, directory, tmp_path, run):
+def test_two_ranks_train_as_one_process_with_all_samples(start, directory, tmp_path):
+    """Two ranks with as many samples each do so in tests/cli/test_bench_ranks.py."""
+    run = "unequal, in parts"
     name, sizes = RUNS[run]["name"], RUNS[run]["sizes"]
     ranks = results(start(tmp_path, RUNS[run]), tmp_path)
     alone = train(directory, Rank(), name=name, sizes=[sum(sizes)], framework="MXNet", communication="")
