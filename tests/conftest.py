@@ -153,6 +153,28 @@ def _packages_read_once() -> Iterator[None]:
         yield
 
 
+_LEAST_CEILING_QPS = 20_000.0
+"""What a busy machine could send for a moment is no bound for the loads of all tests after it."""
+
+
+@functools.cache
+def _ceiling() -> float:
+    from inferometer.evaluators.load.load_session import calibrate
+
+    return max(calibrate(), _LEAST_CEILING_QPS)
+
+
+@pytest.fixture(scope="module")
+def ceiling_once() -> Iterator[None]:
+    """What this machine can send is measured once, which takes most of a second of each search and mix."""
+    from inferometer.evaluators.kinds.load import job, mix
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job, "calibrate", _ceiling)
+        patch.setattr(mix, "calibrate", _ceiling)
+        yield
+
+
 @pytest.fixture(scope="session")
 def peak_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, str], MachinePeak | None]:
     """What measures the machine's peak in a fresh process, once for all tests and their processes."""

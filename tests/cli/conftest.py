@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import functools
 import io
 import os
 import re
@@ -23,7 +22,6 @@ from inferometer.agent.inference.registry import Registry
 from inferometer.agent.server.server import AgentServer, ServerOptions
 from inferometer.client.cli.main import run
 from inferometer.evaluators.kinds.batches import measurement
-from inferometer.evaluators.kinds.load import job as load
 from inferometer.evaluators.kinds.operators import peak
 from inferometer.evaluators.kinds.operators.job import JOURNAL
 from inferometer.evaluators.kinds.operators.measurement import MachinePeak
@@ -124,27 +122,16 @@ def _shared(folder: Path, *arguments: str) -> Iterator[str]:
         assert process.wait(timeout=60) == 0
 
 
-_LEAST_CEILING_QPS = 20_000.0
-"""What a busy machine could send for a moment is no bound for the loads of all tests after it."""
-
-
-_measure_ceiling = load.calibrate
-
-
-@functools.cache
-def _ceiling() -> float:
-    return max(_measure_ceiling(), _LEAST_CEILING_QPS)
-
-
 @pytest.fixture(scope="module", autouse=True)
-def _measured_briefly(peak_once: Callable[[int, str], MachinePeak | None]) -> Iterator[None]:
+def _measured_briefly(
+    peak_once: Callable[[int, str], MachinePeak | None], ceiling_once: None
+) -> Iterator[None]:
     """What this machine can send and compute is measured once, and an interval of p50 is not waited for.
 
     The first takes most of a second of each search, the second two seconds of each measurement of operators
     in an empty folder, and the third seconds of each dataset without a length.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(load, "calibrate", _ceiling)
         patch.setattr(peak, "_in_fresh_process", peak_once)
         patch.setattr(measurement, "TIME_BUDGET_S", 0.2)
         yield

@@ -23,6 +23,8 @@ from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from inferometer.evaluators.store.opening import open_store
 from inferometer.manifests.errors import EvaluationInterrupted
 
+pytestmark = pytest.mark.usefixtures("ceiling_once")
+
 SERVICE_S = 0.01
 LOAD = {"framework_name": "Fake", "synthetic": True, "percentile": 90}
 LOAD |= {"arrival": "constant", "initial_qps": 25}
