@@ -185,8 +185,8 @@ def test_timers_are_prompt_in_a_run_and_as_they_were_after_it():
     assert SLACK.read_text() == before
 
 
-def test_nothing_is_left_frozen_after_a_run(monkeypatch):
-    monkeypatch.undo()
+def test_nothing_is_left_frozen_after_a_run(monkeypatch, count_frozen_objects):
+    monkeypatch.setattr(gc, "get_freeze_count", count_frozen_objects)
     gc.unfreeze()  # the collected tests
     try:
         open_loop(VirtualServer(VirtualClock(), MS), constant(100.0, 10))
