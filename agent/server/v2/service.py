@@ -339,7 +339,6 @@ class InferenceService:
         self._streams = streams
         self._is_ready = is_ready
         self.repository = Repository(models, catalog, registry, max_inputs)
-        """The models, which texts are generated with too."""
         self._shared_memory = shared_memory
         self._inference = Inference(self.repository, models.options.batching, models.clock, shared_memory)
 
@@ -389,9 +388,8 @@ class InferenceService:
         async def answer(request: InferCall) -> Any:
             try:
                 check_final(request)
-                if self.repository.find(
-                    request.message.model_name, request.message.model_version
-                ).manifest.generates:
+                asked = request.message
+                if self.repository.find(asked.model_name, asked.model_version).manifest.generates:
                     return self._generated(request, call, trace)
                 with trace.request() if trace else nullcontext() as scope:
                     answered = await self._inference.infer(request, call, scope)
@@ -413,9 +411,8 @@ class InferenceService:
         try:
             with ExitStack() as under_way:
                 scope = under_way.enter_context(trace.request()) if trace else None
-                name = message.model_name
-                version, lease = self.repository.language_model(name, message.model_version)
-                given = TextRequest.read({**read_text_request(request), "model": name})
+                version, lease = self.repository.language_model(message.model_name, message.model_version)
+                given = TextRequest.read({**read_text_request(request), "model": message.model_name})
                 _, pieces = await self._texts.begin(given, lease, call, scope, under_way)
                 async for piece in pieces:
                     yield text_answer(request, version, piece.text, is_last=piece.is_last)
