@@ -37,7 +37,7 @@ def gpu_point(size: int, process: int | None = None) -> Any:
         "Allocated": 100,
         "Reserved": 260,
         "AllocatedPeak": 100 + 10 * size,
-        "ReservedPeak": 300,
+        "ReservedPeak": 252 + 12 * size,
         "Used": 810,
     }
     told = {} if process is None else {"Process": process}

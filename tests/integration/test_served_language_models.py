@@ -81,7 +81,7 @@ def test_a_language_model_is_listed_loaded_told_and_unloaded_like_any_other() ->
         for _ in range(2):  # whether it is loaded or not
             status, found = posted(agent, f"/v2/models/{NAME}/infer", {"inputs": [tensor]})
             assert status == 400
-            assert "generates text and makes no predictions" in found["error"]
+            assert "generates text; ask for it with generate" in found["error"]
             assert posted(agent, f"/v2/repository/models/{NAME}/unload", {})[0] == 200
             until(lambda: not len(agent.models))
             assert not is_ready(agent)

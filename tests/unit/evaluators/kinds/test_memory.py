@@ -241,18 +241,18 @@ def test_the_figures_on_a_gpu_are_those_of_its_memory(
     first, second = MemoryReport().rows([on_gpu])
 
     keys = ("framework_mib", "model_mib", "batch_mib", "peak_mib", "load_peak_mib", "data_mib")
-    # 100 MiB of model with a peak of 110, and 10 for each input; 300 are reserved at most, and 260 are kept
+    # 100 MiB of model with a peak of 110, and 10 for each input; 300 are reserved for 4, and 260 are kept
     assert [first[key] for key in keys] == [outside, 100, 40, outside + 140, outside + 110, outside + 300]
     assert (first["memory_of"], first["process_peak_mib"], first["file_mib"]) == ("device", 90, None)
     assert second["peak_mib"] == outside + 180
     assert measured.outside_bytes == outside * MIB
-    assert measured.capacity(0)["estimated_batch"] == (3000 - outside - 100) // 10
+    assert measured.capacity(0)["estimated_batch"] == (3000 - outside - 252) // 12
     told = dict(MemoryKind().summary(on_gpu))
     assert told["limit"] == "3,000 MiB of GPU memory"
     assert ("framework" in told) == (process is None)
     drawing = find_plot(find_report("memory")).draw([on_gpu], [first, second])
     assert drawing is not None
-    assert drawing.charts[0].series[1].y == (outside + 140, outside + 180)
+    assert drawing.charts[0].series[1].y == (outside + 300, outside + 348)
     with pytest.raises(ValueError, match="lacks a reading"):
         MemoryMeasurement([gpu_point(4, process), point(8, 40)], MIB, 1)
 
