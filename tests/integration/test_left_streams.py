@@ -28,6 +28,8 @@ KILLS = max(1, STREAMS // 1000)
 OF_A_KILLED = 6
 MOST_GROWTH = 1.05 if STREAMS >= 5_000 else 1.2
 """Of the memory after half of the streams; a short run has not filled every cache by then."""
+MOST_MORE_THREADS = 8
+"""Pools of threads may not be full after half of a short run; a thread for each stream would be 150 more."""
 CLIENTS = 12
 LIMIT_S = 60 + STREAMS / 20
 RESET = struct.pack("ii", 1, 0)
@@ -153,5 +155,5 @@ def test_clients_that_leave_disturb_no_other_and_leave_nothing(tmp_path: Path) -
     sys.stdout.write(f"{ended}; memory, threads and descriptors: {half} → {end}; half {ran_s:.1f} s\n")
     assert min(ended.values()) > 0
     assert end[0] <= MOST_GROWTH * half[0]
-    assert end[1] <= half[1] + 2
+    assert end[1] <= half[1] + MOST_MORE_THREADS
     assert end[2] <= half[2] + 2
