@@ -74,7 +74,9 @@ def test_every_figure_is_the_truth(behaviour, options):
     assert_right(summary.tpot, [each.tpot_ms for each in expected])
     assert_right(summary.icl, list(chain(*(each.gaps_ms for each in expected))))
     assert_right(summary.e2e, [each.e2e_ms for each in expected])
-    assert summary.tokens("output_tokens")["output_tokens"] == statistics.fmean(each.tokens for each in expected)
+    assert summary.tokens("output_tokens")["output_tokens"] == statistics.fmean(
+        each.tokens for each in expected
+    )
     assert summary.tokens("input_tokens")["input_tokens"] == 10
     assert found.streams.chunk_count.tolist() == [len(each.chunks) for each in sent]
     characters = [len(text) for each in sent for _, _, text in each.chunks]
