@@ -80,6 +80,11 @@ class Incoming:
         return bool(self._head) and self._chunks is None and self._left is None
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing has arrived, not even a part of the head."""
+        return not (self._pending or self.arrived)
+
+    @property
     def content(self) -> bytes:
         """The head and the body, in the form that ``Response.parse`` reads."""
         return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)

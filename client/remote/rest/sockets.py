@@ -8,6 +8,7 @@ socket does not accept at once. Connections are kept for reuse.
 from __future__ import annotations
 
 import asyncio
+import logging
 import select
 import socket
 import ssl
@@ -38,8 +39,11 @@ MAX_IDLE_S = 3.0
 CROSSING_S = 0.1
 """A request on a kept connection that closes within this time, without a byte of a response, is sent again on
 a new one: some servers close connections after a response without announcing it, llama.cpp after each stream.
+A server that crashes as fast looks the same, so ``Endpoint`` counts such requests.
 """
 _PIECE_BYTES = 256 * 1024
+_LEAST_S = 1e-3  # of a timeout, as 0 would mean not to wait
+_log = logging.getLogger(__name__)
 
 
 def tls_context(tls: ClientTls) -> ssl.SSLContext:
@@ -68,6 +72,15 @@ class Endpoint:
         tls = (tls or ClientTls()) if address.secure else None
         self.context = None if tls is None else tls_context(tls)
         self.server_name = self.host if tls is None or tls.server_name is None else tls.server_name
+        self.resent = 0
+        """How many requests were sent again since ``report``."""
+
+    def report(self) -> None:
+        """Warns of requests that were sent again."""
+        count, self.resent = self.resent, 0
+        if count:
+            where = f"server {self.host}:{self.port}"
+            _log.warning("%s: closed kept connections unannounced; requests sent again: %d", where, count)
 
     def connect(self, timeout_s: float) -> socket.socket:
         """Makes a connection; raises HttpFailure if it cannot be made."""
@@ -94,8 +107,10 @@ class Exchanges:
         self._idle: deque[tuple[socket.socket, float]] = deque()
         self._closed = False
 
-    def exchange(self, request: bytes, timeout_s: float | None) -> bytes:
+    def exchange(self, request: bytes, timeout_s: float | None, *, anew: bool = False) -> bytes:
         """Returns the response to a request, in the form that ``Response.parse`` reads.
+
+        ``anew`` makes a new connection for it.
 
         Raises:
             HttpFailure: The request failed, or was not answered within the timeout.
@@ -104,7 +119,7 @@ class Exchanges:
         if self._closed:
             raise SessionError(f"the connection to {self._name} is closed; open another")
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
-        found, incoming = self._take(), Incoming()
+        found, incoming = None if anew else self._take(), Incoming()
         is_first = found is None
         if found is None:
             least_s = CONNECT_TIMEOUT_S if timeout_s is None else min(CONNECT_TIMEOUT_S, timeout_s)
@@ -115,7 +130,9 @@ class Exchanges:
         except (OSError, NoHttpError) as error:
             found.close()
             if not is_first and isinstance(error, ConnectionError) and _crossed(incoming, sent_s):
-                return self.exchange(request, None if end_s is None else end_s - time.monotonic())
+                self._endpoint.resent += 1
+                left_s = None if end_s is None else max(end_s - time.monotonic(), _LEAST_S)
+                return self.exchange(request, left_s, anew=True)
             raise of_exchange(error, is_first=is_first) from error
         except BaseException:
             found.close()
@@ -129,6 +146,7 @@ class Exchanges:
     def close(self) -> None:
         """Closes the connections; calling it again does nothing."""
         self._closed = True
+        self._endpoint.report()
         while self._idle:
             self._idle.pop()[0].close()
 
@@ -160,15 +178,12 @@ def _exchange(connection: socket.socket, request: bytes, end_s: float | None, in
 
 def _crossed(incoming: Incoming, sent_s: float) -> bool:
     """Returns whether a kept connection was lost because the server closed it while the request was sent."""
-    return not incoming.arrived and time.monotonic() - sent_s < CROSSING_S
+    return incoming.is_empty and time.monotonic() - sent_s < CROSSING_S
 
 
 def _limit(connection: socket.socket, end_s: float | None) -> None:
-    if end_s is None:
-        connection.settimeout(None)
-        return
-    left_s = end_s - time.monotonic()
-    if left_s <= 0:
+    left_s = None if end_s is None else end_s - time.monotonic()
+    if left_s is not None and left_s <= 0:
         raise TimeoutError
     connection.settimeout(left_s)
 
@@ -227,8 +242,8 @@ class _Connection(asyncio.Protocol):
 
     def send(self, call: HttpCall, request: bytes, *, is_kept: bool = False) -> None:
         """Sends the request of a call; ``is_kept`` says that the connection has served others."""
-        call.connection, self.call = self, call
         self._again, self._sent_s = request if is_kept else None, time.monotonic()
+        call.connection, self.call = self, call  # last, as the loop may notice a lost connection at any time
         rest, is_lost = memoryview(request), False
         if self._plain is not None:
             try:
@@ -304,6 +319,7 @@ class _Connection(asyncio.Protocol):
             self._fail(lost())
         else:
             self.call = None
+            self._flights.endpoint.resent += 1
             self._flights.connect(call, again)
 
     def _fail(self, failure: HttpFailure) -> None:
@@ -324,7 +340,7 @@ class Flights:
     """Sends requests to a server without waiting. Thread-safe. Runs a thread until it is closed."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self.idle: deque[_Connection] = deque()
         """The idle connections, which the next requests use."""
         self.connections: set[_Connection] = set()
@@ -356,6 +372,7 @@ class Flights:
         self._closed = True
         self._loop.call_soon_threadsafe(self._stop)
         self._thread.join(_CLOSING_S)
+        self.endpoint.report()
 
     def later(self, work: Callable[..., object], *arguments: object) -> bool:
         """Schedules a callback on the event loop; returns False if the loop has ended."""
@@ -433,7 +450,7 @@ class Flights:
                 connection.send(call, request)
 
     async def _connected(self) -> _Connection:
-        at, loop = self._endpoint, self._loop
+        at, loop = self.endpoint, self._loop
         if at.context is not None:
             _, connection = await loop.create_connection(
                 lambda: _Connection(self, None),
@@ -453,9 +470,7 @@ class Flights:
 
     async def _plain(self) -> socket.socket:
         """Returns a connected socket, which the loop's transport shares with ``_Connection.send``."""
-        found = await self._loop.getaddrinfo(
-            self._endpoint.host, self._endpoint.port, type=socket.SOCK_STREAM
-        )
+        found = await self._loop.getaddrinfo(self.endpoint.host, self.endpoint.port, type=socket.SOCK_STREAM)
         failed: OSError = socket.gaierror()
         for family, kind, protocol, _, address in found:
             plain = socket.socket(family, kind, protocol)
