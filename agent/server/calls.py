@@ -392,18 +392,18 @@ _UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 class HttpCall(CallContext):
     """A call from an HTTP client, in the task that answers it. For use on the event loop."""
 
-    __slots__ = ("_deadline_s", "_loop", "_task", "_timer", "error", "path", "port", "reason", "scheme")
+    __slots__ = ("_task", "_timer", "error", "path", "port", "reason", "scheme", "sent_status")
 
     def __init__(self, record: Call, metadata: Metadata, threads: Executor) -> None:
         super().__init__(record, metadata, threads)
-        self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
-        self._deadline_s: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.reason: Exception | None = None
         """The error with which the call was cancelled."""
         self.error: Exception | None = None
         """The error that the call failed with."""
+        self.sent_status: int | None = None
+        """The status of a stream that has begun."""
         self.scheme, self.path, self.port = "http", "", 0
         """The attributes of the request: its path, and the port of the agent."""
 
@@ -417,6 +417,8 @@ class HttpCall(CallContext):
 
         Returns None if the client receives no response.
         """
+        if self.sent_status is not None:
+            return self.sent_status
         if isinstance(error, asyncio.CancelledError) and self.reason is not None:
             error = self.reason
         return http_status(error) if isinstance(error, Exception) else None
@@ -429,16 +431,14 @@ class HttpCall(CallContext):
         found = _TIMEOUT.fullmatch(header)
         if found is None:
             raise InputError(f"header {TIMEOUT_HEADER} must be up to 8 digits and one of {''.join(_UNITS_S)}")
-        self._deadline_s = self._loop.time() + int(found[1]) * _UNITS_S[found[2]]
-        self._timer = self._loop.call_at(
-            self._deadline_s, self.cancel, DeadlineError("the deadline of the request has passed")
-        )
+        loop, late = asyncio.get_running_loop(), DeadlineError("the deadline of the request has passed")
+        self._timer = loop.call_later(int(found[1]) * _UNITS_S[found[2]], self.cancel, late)
 
     def deadline_ns(self, clock: Callable[[], int]) -> int | None:
         """Returns the call's deadline in nanoseconds on ``clock``; None if it has no deadline."""
-        if self._deadline_s is None:
+        if self._timer is None:
             return None
-        return clock() + round((self._deadline_s - self._loop.time()) * NS_PER_S)
+        return clock() + round((self._timer.when() - asyncio.get_running_loop().time()) * NS_PER_S)
 
     def cancel(self, why: Exception) -> None:
         """Cancels the call's task with an error; has no effect after the call has ended."""

@@ -538,8 +538,10 @@ def ended(call: SpanKind, code: Enum | None = None, http_status: int | None = No
         if status is not None:
             attributes["http.response.status_code"] = status
         least = _HTTP_CLIENT_ERRORS if call.role is SpanRole.CLIENT else _HTTP_SERVER_ERRORS
-        if status is None or status >= least:
-            fault = name if status is None else str(status)
+        if status is not None and status >= _HTTP_CLIENT_ERRORS:
+            fault = str(status) if status >= least else ""
+        elif name != _OK:  # without a response, or it broke off
+            fault = name
     else:
         attributes["rpc.grpc.status_code"] = number
         fault = name if name != _OK and (call.role is SpanRole.CLIENT or name in _SERVER_FAULTS) else ""

@@ -333,12 +333,12 @@ PARTS = {"prefill", "step", "sample", "detokenize"}
         ("MODEL_TRACE", {"model": "Other"}, False, {PATH}, 404),
         ("MODEL_TRACE", {"max_tokens": 0}, False, {PATH}, 400),
         ("MODEL_TRACE", {"max_tokens": 5000}, False, {PATH}, 400),
-        ("MODEL_TRACE", {"max_tokens": 2000, "stream": True}, True, {PATH, OF_MODEL, "queue", *PARTS}, None),
-        ("MODEL_TRACE", {"max_tokens": 2000}, True, {PATH, OF_MODEL, "queue", *PARTS}, None),
+        ("MODEL_TRACE", {"max_tokens": 2000, "stream": True}, True, {PATH, OF_MODEL, "queue", *PARTS}, 200),
+        ("MODEL_TRACE", {"max_tokens": 2000}, True, {PATH, OF_MODEL, "queue", *PARTS}, 499),
     ],
 )
 def test_a_request_is_traced_for_its_client(
-    level: str, change: Mapping[str, Any], leaves: bool, names: set[str], status: int | None
+    level: str, change: Mapping[str, Any], leaves: bool, names: set[str], status: int
 ) -> None:
     seen, body = Seen(), {**COMPLETION, "ignore_eos": True, "stop": "?!", **change}
     with otlp_grpc(seen) as port:
@@ -360,8 +360,10 @@ def test_a_request_is_traced_for_its_client(
     assert {span.trace_id for span in seen.spans.values()} == {"a" * 32}
     [server_span] = (span for span in seen.spans.values() if span.parent_id == 0xB)
     assert (server_span.name, server_span.role) == (PATH, "server")
-    found = server_span.attributes["http.response.status_code"]
-    assert found == (status or 499)
+    assert server_span.attributes["http.response.status_code"] == status
+    broke_off = "CANCELLED" if leaves and status == 200 else None
+    assert server_span.attributes.get("error.type") == broke_off
+    assert server_span.failed == bool(broke_off)
     for span in seen.spans.values():
         if span.name == OF_MODEL:
             reasons = None if leaves else ("length",)
@@ -369,6 +371,30 @@ def test_a_request_is_traced_for_its_client(
             assert span.attributes["gen_ai.request.stop_sequences"] == ("?!",)
             steps = [each.name for each in seen.spans.values()].count("step")
             assert span.attributes["gen_ai.usage.output_tokens"] >= steps
+
+
+@pytest.mark.parametrize(("stream", "status", "fault"), [(True, 200, "INTERNAL"), (False, 500, "500")])
+def test_the_span_of_an_answer_that_fails_has_the_status_that_was_sent(
+    monkeypatch: pytest.MonkeyPatch, stream: bool, status: int, fault: str
+) -> None:
+    def broken(model: PyTorchLanguageModel, tokens: Sequence[int]) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(PyTorchLanguageModel, "step", broken)
+    seen, body = Seen(), {**COMPLETION, "ignore_eos": True, "stream": stream}
+    with otlp_grpc(seen) as port:
+        export = TraceExport.open(TraceAddress.parse(f"{HOST}:{port}"))
+        with started(tracing=ServerTracing(export)) as server:
+            connection = connected(server)
+            connection.request("POST", "/v1/completions", json.dumps(body), {"traceparent": TRACEPARENT})
+            with connection.getresponse() as response:
+                assert response.status == status
+                assert b"ZeroDivisionError" in response.read()
+            connection.close()
+        seen.wait_for(lambda: PATH in {span.name for span in seen.spans.values()})
+    [found] = (span for span in seen.spans.values() if span.name == PATH)
+    assert (found.attributes["http.response.status_code"], found.attributes["error.type"]) == (status, fault)
+    assert found.failed
 
 
 def test_a_stream_under_way_is_finished_by_an_agent_that_stops() -> None:

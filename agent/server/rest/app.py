@@ -231,7 +231,7 @@ class RestApp:
                 await self._calls.turn()
                 reply = await self._answer(found, dict(headers), client, receive, call)
                 if isinstance(reply, EventStream):
-                    await _stream(send, reply, call.trailing)
+                    await _stream(send, reply, call)
             except asyncio.CancelledError as error:
                 raise call.reason or AgentError("the agent has stopped") from error
             finally:
@@ -359,12 +359,14 @@ def _failure(call: HttpCall) -> Reply:
     return Reply(reply.parts, status, reply.content_type, (*headers, *retry))
 
 
-async def _stream(send: Send, stream: EventStream, trailing: Iterable[tuple[str, str]]) -> None:
+async def _stream(send: Send, stream: EventStream, call: HttpCall) -> None:
     """Sends the events of a stream, each at once, without ending the response."""
-    headers = [("content-type", "text/event-stream; charset=utf-8"), ("cache-control", "no-store"), *trailing]
+    headers = [("content-type", "text/event-stream; charset=utf-8"), ("cache-control", "no-store")]
+    headers += call.trailing
     encoded = [(key.encode("latin-1"), value.encode("latin-1")) for key, value in headers]
     with stream.under_way:
-        await send({"type": "http.response.start", "status": 200, "headers": encoded})
+        call.sent_status = 200
+        await send({"type": "http.response.start", "status": call.sent_status, "headers": encoded})
         async for each in stream.events:
             await send({"type": "http.response.body", "body": each, "more_body": True})
 
