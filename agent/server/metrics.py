@@ -280,8 +280,8 @@ class Metrics:
             _QUEUE_S,
         )
         self._tokens = Counts("inferometer_tokens", "Tokens of prompts and texts.", ("model", "type"))
-        self._answered: dict[tuple[str, str], tuple[Tally, Tally, Distribution]] = {}
-        """The counters of the calls that were answered with OK, by method and model."""
+        self._answered: dict[tuple[str, str, grpc.StatusCode], tuple[Tally, Tally, Distribution]] = {}
+        """The counters of the calls that were answered, by method, model and status."""
         for metric in vars(self).values():
             if isinstance(metric, _Labelled):
                 registry.register(metric)
@@ -296,12 +296,14 @@ class Metrics:
 
     def call_ended(self, call: Call, code: grpc.StatusCode, duration_ns: int) -> None:
         """Counts an answered call."""
-        if code is grpc.StatusCode.OK:
-            found = self._answered.get((call.method, call.model))
-            if found is None:
-                found = self._answered[call.method, call.model] = self._of(call, code)
-        else:
-            found = self._of(call, code)
+        model, key = call.model, (call.method, call.model, code)
+        found = self._answered.get(key)
+        if found is None:
+            found = self._answered[key] = (
+                self._in_flight.of(call.method),
+                self._requests.of(call.method, model, code.name),
+                self._request_seconds.of(call.method, model),
+            )
         in_flight, requests, seconds = found
         in_flight.add(-1)
         requests.add()
@@ -320,14 +322,6 @@ class Metrics:
         if len(ended_ns) > 1:
             mean_ns = (ended_ns[-1] - ended_ns[0]) / (len(ended_ns) - 1)
             self._token_seconds.of(*labels).add(mean_ns / _NS_PER_S)
-
-    def _of(self, call: Call, code: grpc.StatusCode) -> tuple[Tally, Tally, Distribution]:
-        method, model = call.method, call.model
-        return (
-            self._in_flight.of(method),
-            self._requests.of(method, model, code.name),
-            self._request_seconds.of(method, model),
-        )
 
     def predicted(self, model: str, inputs: int, duration_ns: int) -> None:
         """Counts a batch."""

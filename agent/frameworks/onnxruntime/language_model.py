@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from inferometer.agent.artifacts.onnx_files import check_external_data
 from inferometer.agent.frameworks.onnxruntime.sessions import (
     FAILURES,
-    check_device,
-    check_used,
     details_of,
     onnxruntime,
     open_graph,
@@ -65,10 +63,8 @@ class ONNXRuntimeLanguageModel:
         self._where, device = str(graph), options.device
         if options.precision is not Precision.FLOAT32:
             raise ConfigurationError(f"{graph}: is a file and has its own precision; leave out dtype")
-        check_device(self._where, device)
         check_external_data(graph, weights)
         self._session = open_graph(self._where, graph, device, options.operator_threads)
-        check_used(self._where, device, self._session)
         self._place = ("cuda", device.index) if device.is_gpu else ("cpu", 0)
         nodes = {node.name: node for node in self._session.get_inputs()}
         outputs = {node.name for node in self._session.get_outputs()}
@@ -111,7 +107,6 @@ class ONNXRuntimeLanguageModel:
             )
 
     def prefill(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        """Adds a sequence in a new row; returns the logits after its last token, float32, vocabulary."""
         cache = self._empty
         for start in range(0, len(tokens), _CHUNK):
             logits, cache = self._run([tokens[start : start + _CHUNK]], [start], cache)
@@ -121,14 +116,12 @@ class ONNXRuntimeLanguageModel:
         return found
 
     def step(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        """Adds one token to each sequence; returns the logits after it, float32, rows × vocabulary."""
         logits, self._cache = self._run([[token] for token in tokens], self._lengths, self._cache)
         self._lengths = [length + 1 for length in self._lengths]
         found: NDArray[np.float32] = logits[:, -1].astype(np.float32)
         return found
 
     def log_probabilities(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        """Returns that of each token but the first, given those before; needs a free row, keeps none."""
         cache, found = self._empty, []
         for start in range(0, len(tokens), _CHUNK):
             logits, cache = self._run([tokens[start : start + _CHUNK]], [start], cache)
@@ -141,7 +134,6 @@ class ONNXRuntimeLanguageModel:
         return joined
 
     def remove(self, row: int) -> None:
-        """Removes a sequence; the last one takes its row."""
         kept = list(range(len(self._lengths)))
         kept[row] = kept[-1]
         del kept[-1]
@@ -154,7 +146,6 @@ class ONNXRuntimeLanguageModel:
         )
 
     def details(self) -> FrameworkDetails:
-        """Returns ONNX Runtime's libraries, build and settings."""
         return details_of(self._session)
 
     def close(self) -> None:

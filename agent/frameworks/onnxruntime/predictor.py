@@ -81,13 +81,13 @@ class ONNXRuntimePredictor(Predictor):
         self.check(self.manifest, self.options, in_memory=self.artifacts.in_memory is not None)
         if self.artifacts.in_memory is not None:
             session: Any = self.artifacts.in_memory
+            check_used(title_of(self.manifest), self.options.device, session)
         elif self.artifacts.architecture is None:
             check_external_data(self._graph_file(), self.artifacts.weights)
             session = self._open(self._graph_file())
         else:
             with TemporaryDirectory(prefix="inferometer-") as folder:
                 session = self._open(self.write_graph(Path(folder)))
-        check_used(title_of(self.manifest), self.options.device, session)
         found = [node.name for node in session.get_inputs()]
         self._names = found_names(self.artifacts.graph or self, self.tensors, found)
         self._output_names = [node.name for node in session.get_outputs()]

@@ -130,13 +130,16 @@ def open_graph(model: str, graph: Path, device: Device, threads: int, **settings
         ArtifactError: ONNX Runtime cannot open the file.
         DeviceError: ONNX Runtime cannot use the device.
     """
+    check_device(model, device)
     try:
-        return open_session(str(graph), device, threads, **settings)
+        session = open_session(str(graph), device, threads, **settings)
     except FAILURES as error:
         if device.is_gpu and "CUDA" in str(error):
             raise DeviceError(f"{refusal(model, device)}: {reason(error)}") from error
         what = "is not an ONNX model" if isinstance(error, NO_MODEL) else "ONNX Runtime cannot open it"
         raise ArtifactError(f"{graph}: {what}: {reason(error)}") from error
+    check_used(model, device, session)
+    return session
 
 
 def gpu_count() -> int:

@@ -83,7 +83,6 @@ class PyTorchLanguageModel:
             ) from error
 
     def prefill(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        """Adds a sequence in a new row; returns the logits after its last token, float32, vocabulary."""
         row = len(self._lengths)
         for start in range(0, len(tokens), _CHUNK):
             logits = self._run([tokens[start : start + _CHUNK]], [start], slice(row, row + 1))
@@ -92,26 +91,22 @@ class PyTorchLanguageModel:
         return found
 
     def step(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        """Adds one token to each sequence; returns the logits after it, float32, rows × vocabulary."""
         logits = self._run([[token] for token in tokens], self._lengths, slice(len(tokens)))
         self._lengths = [length + 1 for length in self._lengths]
         return logits
 
     def log_probabilities(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        """Returns that of each token but the first, given those before; needs a free row, keeps none."""
         row = slice(len(self._lengths), len(self._lengths) + 1)
         parts = [(start, tokens[start : start + _CHUNK + 1]) for start in range(0, len(tokens), _CHUNK)]
         return np.concatenate([self._run([part[:_CHUNK]], [start], row, part[1:]) for start, part in parts])
 
     def remove(self, row: int) -> None:
-        """Removes a sequence; the last one takes its row."""
         last, length = len(self._lengths) - 1, self._lengths.pop()
         if row != last:
             self._lengths[row] = length
             self._cache[:, :, row, :length] = self._cache[:, :, last, :length]
 
     def details(self) -> FrameworkDetails:
-        """Returns PyTorch's libraries, build and settings."""
         return framework_details()
 
     def close(self) -> None:

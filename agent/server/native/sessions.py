@@ -193,44 +193,33 @@ class Sessions:
 
     def give_up(self, model: ServedModel) -> None:
         """Closes those sessions of a model that may be closed to make room."""
-        with self._lock:
-            unused = self._close_for_others(
-                [
-                    id_
-                    for id_, entry in self._entries.items()
-                    if entry.lease.model is model and self._gives_way(entry)
-                ]
-            )
-        self._close(*unused)
+        self._end(lambda _, entry: entry.lease.model is model and self._gives_way(entry), for_others=True)
 
     def close(self, id_: str) -> None:
         """Closes the session with this id; unknown ids have no effect."""
-        with self._lock:
-            unused = self._remove([id_])
-        self._close(*unused)
+        self._end(lambda known, _: known == id_)
 
     def close_idle(self) -> int:
         """Closes the sessions that have been idle for too long, and returns their number."""
-        with self._lock:
-            now_s = self._clock()
-            idle = [
-                id_
-                for id_, entry in self._entries.items()
-                if not entry.users
-                and now_s - entry.last_used_s
-                >= (min(ABANDONED_S, self._idle_s) if entry.abandoned else self._idle_s)
-            ]
-            unused = self._remove(idle)
-        self._close(*unused)
-        return len(idle)
+        abandoned_s = min(ABANDONED_S, self._idle_s)
+
+        def is_idle(_: str, entry: _Entry) -> bool:
+            idle_s = self._clock() - entry.last_used_s
+            return not entry.users and idle_s >= (abandoned_s if entry.abandoned else self._idle_s)
+
+        return self._end(is_idle)
 
     def close_all(self) -> int:
         """Closes all sessions, and returns their number."""
+        return self._end(lambda *_: True)
+
+    def _end(self, which: Callable[[str, _Entry], bool], *, for_others: bool = False) -> int:
+        """Closes some sessions, which give way ``for_others``, and returns their number."""
         with self._lock:
-            count = len(self._entries)
-            unused = self._remove(list(self._entries))
+            ids = [id_ for id_, entry in self._entries.items() if which(id_, entry)]
+            unused = self._remove(ids, for_others=for_others)
         self._close(*unused)
-        return count
+        return len(ids)
 
     def wait_for_none(self, timeout_s: float) -> bool:
         """Waits until no session is open or in use; returns False on timeout."""
@@ -253,16 +242,13 @@ class Sessions:
                     f"the agent's limit of {self._limit} open sessions is reached, and all are in use; close "
                     "one, or try again later"
                 )
-            return self._close_for_others([min(idle, key=lambda id_: self._entries[id_].last_used_s)])
+            oldest = min(idle, key=lambda id_: self._entries[id_].last_used_s)
+            return self._remove([oldest], for_others=True)
 
     def _gives_way(self, entry: _Entry) -> bool:
         """Returns whether a session may be closed when another one needs its place."""
         idle_s = self._clock() - entry.last_used_s
         return not entry.users and (entry.abandoned or idle_s >= GIVES_WAY_S)
-
-    def _close_for_others(self, ids: list[str]) -> list[_Entry]:
-        self._gave_way.extend(ids)
-        return self._remove(ids)
 
     def _open_entry(self, id_: str) -> _Entry:
         """Returns the open session with this id. The caller holds the lock.
@@ -282,9 +268,10 @@ class Sessions:
             "the session is not open: it was closed, was idle too long or never existed; open another"
         )
 
-    def _remove(self, ids: list[str]) -> list[_Entry]:
+    def _remove(self, ids: list[str], *, for_others: bool) -> list[_Entry]:
         """Removes sessions from the list; returns the unused ones, for closing. The caller holds the lock."""
-        entries = [self._entries.pop(id_) for id_ in ids if id_ in self._entries]
+        self._gave_way.extend(ids if for_others else ())
+        entries = list(map(self._entries.pop, ids))
         for entry in entries:
             entry.open = False
             _end_holds(entry)
