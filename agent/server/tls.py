@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Generic, TypeVar, cast
 
 import grpc
 
@@ -57,6 +57,7 @@ def date_fault(certificate: Path, key: Path) -> str | None:
 
 
 _log = logging.getLogger(__name__)
+_Read = TypeVar("_Read")
 _Version = tuple[tuple[int, int, int], ...]
 
 
@@ -93,7 +94,7 @@ class ServerTls:
 
         Raises ConfigurationError if a file is missing, unreadable or not PEM, or if the files do not match.
         """
-        renewal = _Renewal(self)
+        renewal = _Renewal(self, self.read)
         if fault := date_fault(self.certificate, self.key):
             _log.warning("%s %s %s; clients will not trust it", CERTIFICATE_OPTION, self.certificate, fault)
         # None for "as it was" is documented, and missing in the types
@@ -117,21 +118,21 @@ class ServerTls:
         return tuple((status.st_mtime_ns, status.st_size, status.st_ino) for status in found)
 
 
-class _Renewal:
-    """Rereads the files when they have changed; gRPC calls it for each connection, in its own threads.
+class _Renewal(Generic[_Read]):
+    """Rereads the files when they have changed; called for each connection, by gRPC in its own threads.
 
     The certificate and the key are two files, which do not change at the same moment: files that do not match
-    are ignored, and reread at the next connection.
+    are ignored, and reread at the next connection. ``door`` is what they are for, in messages.
     """
 
-    def __init__(self, tls: ServerTls) -> None:
-        self._tls = tls
+    def __init__(self, tls: ServerTls, read: Callable[[], _Read], door: str = "") -> None:
+        self._tls, self._read, self._door = tls, read, door
         self._lock = threading.Lock()
         self._version = tls.version()
         self._refused: str | None = None
-        self.first = tls.read()
+        self.first = read()
 
-    def changed(self) -> grpc.ServerCertificateConfiguration | None:
+    def changed(self) -> _Read | None:
         """Returns the new certificate; None if it is unchanged or cannot be used."""
         with self._lock:
             version = self._tls.version()
@@ -139,17 +140,19 @@ class _Renewal:
                 self._refused = None
                 return None
             try:
-                configuration = self._tls.read()  # says which file it is, where one is not there
+                found = self._read()  # says which file it is, where one is not there
             except ConfigurationError as error:
                 if str(error) != self._refused:
                     self._refused = str(error)
-                    _log.warning("the certificate was not renewed, the old one stays: %s", error)
+                    _log.warning(
+                        "the certificate was not renewed%s, the old one stays: %s", self._door, error
+                    )
                 return None
             if version is None:  # it has come back just now
                 return None
             self._version, self._refused = version, None
-        _log.info("the certificate was renewed")
-        return configuration
+        _log.info("the certificate was renewed%s", self._door)
+        return found
 
 
 def tls_context(tls: ServerTls) -> ssl.SSLContext:
@@ -157,18 +160,13 @@ def tls_context(tls: ServerTls) -> ssl.SSLContext:
 
     New connections get the new certificate. Raises ConfigurationError like ``ServerTls.credentials``.
     """
-    context, version = _context(tls), tls.version()
-    latest = context
+    renewal = _Renewal(tls, lambda: _context(tls), " for HTTP")
+    context = latest = renewal.first
 
     def renew(secured: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
         """Renews the certificate if its files have changed; called when a client connects."""
-        nonlocal latest, version
-        found = tls.version()
-        if found is not None and found != version:
-            try:
-                latest, version = _context(tls), found
-            except ConfigurationError as error:  # key and certificate are two files
-                _log.warning("the certificate was not renewed for HTTP, the old one stays: %s", error)
+        nonlocal latest
+        latest = renewal.changed() or latest
         if latest is not context:
             secured.context = latest
 
