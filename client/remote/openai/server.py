@@ -25,9 +25,9 @@ from inferometer.client.remote.call_target import MAX_KEPT_BYTES, CallFlight, Ca
 from inferometer.client.remote.connection import CONNECT_TIMEOUT_S, Hints, RemoteOptions, explain, with_tls
 from inferometer.client.remote.openai.events import DONE, read_answer
 from inferometer.client.remote.rest.connection import encode_request, fixed_headers, successful, with_headers
-from inferometer.client.remote.rest.sockets import Endpoint, Exchanges, Flights, HttpCall
+from inferometer.client.remote.rest.sockets import Endpoint, Exchanges, HttpCall
 from inferometer.evaluators.load.streams import UNKNOWN, Answer, Prompt
-from inferometer.manifests.errors import AgentError, SessionError, UnknownModelError, suggestion
+from inferometer.manifests.errors import AgentError, UnknownModelError, suggestion
 from inferometer.manifests.schema import ModelManifest
 
 _HINTS = Hints(
@@ -81,9 +81,7 @@ class OpenAISystem:
         self.name = f"server {address.server}"
         self._timeout_s, self._key = remote.call_timeout_s, remote.secret
         self._fixed = fixed_headers(agent, remote.secret, "openai+https")
-        self._endpoint = Endpoint(agent, remote.tls)
-        self._exchanges = Exchanges(self._endpoint, self.name)
-        self.flights: Flights | None = None
+        self.exchanges = Exchanges(Endpoint(agent, remote.tls), self.name)
         self.model, self.owner = "", ""
 
     def choose(self, model: str | None, say: Callable[[str], None]) -> None:
@@ -113,7 +111,7 @@ class OpenAISystem:
     def _exchange(self, request: bytes, timeout_s: float | None) -> bytes:
         """Returns a successful response; raises AgentError for any other, and if there is none."""
         try:
-            return successful(self._exchanges.exchange(request, timeout_s))
+            return successful(self.exchanges.exchange(request, timeout_s))
         except grpc.RpcError as error:
             raise AgentError(f"{self.name}: {self.explained(error)}") from error
 
@@ -127,11 +125,6 @@ class OpenAISystem:
     def shown(self, said: str) -> str:
         """Returns what the server said without its key, which some servers repeat."""
         return said.replace(self._key, "…") if self._key else said
-
-    def hold(self) -> Callable[[], object]:
-        """Starts the thread for streams under load; returns a function that ends it."""
-        flights = self.flights = Flights(self._endpoint)
-        return flights.close
 
     @property
     def description(self) -> SystemDescription:
@@ -203,9 +196,7 @@ class OpenAISystem:
 
     def close(self) -> None:
         """Closes the connections; calling it again does nothing."""
-        if self.flights is not None:
-            self.flights.close()
-        self._exchanges.close()
+        self.exchanges.close()
 
 
 class OpenAITarget(CallTarget):
@@ -229,7 +220,9 @@ class OpenAITarget(CallTarget):
         self._own: dict[int, Prompt] = {}
         self._kept_bytes = 0
         self._of: CallFlight | None = None
-        super().__init__(system.description, max(map(len, self._requests)), system.hold, self._reply_of)
+        super().__init__(
+            system.description, max(map(len, self._requests)), system.exchanges.hold, self._reply_of
+        )
 
     def call_of(self, query: int) -> SpanKind:
         """Returns the span of a query's call, with OpenTelemetry's names for generative AI."""
@@ -269,10 +262,7 @@ class OpenAITarget(CallTarget):
         super().submit(query)
 
     def _begin(self, query: int, request: bytes) -> grpc.Future[bytes]:
-        flights = self._system.flights
-        if flights is None:
-            raise SessionError(f"the connection to {self._system.name} is closed; open another")
-        call = self._calls[query] = flights.begin(request, self._timeout_s, stamped=True)
+        call = self._calls[query] = self._system.exchanges.begin(request, self._timeout_s, stamped=True)
         call.add_done_callback(partial(self._bound_memory, query))
         return cast("grpc.Future[bytes]", call)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
@@ -57,8 +56,8 @@ from inferometer.client.remote.kserve.server import (
     translate_errors,
 )
 from inferometer.client.remote.rest.responses import HttpFailure, Response, of_response
-from inferometer.client.remote.rest.sockets import Endpoint, Exchanges, Flights, HttpCall
-from inferometer.manifests.errors import AgentError, InputError, PredictionError, SessionError
+from inferometer.client.remote.rest.sockets import Endpoint, Exchanges, HttpCall
+from inferometer.manifests.errors import AgentError, InputError, PredictionError
 from inferometer.protos.inference.v2 import grpc_service_pb2 as pb
 
 _Json: TypeAlias = Mapping[str, Any]
@@ -227,11 +226,7 @@ class KServeHttpConnection(KServeServer):
         self._name = f"server {address.server}"
         self._model_timeout_s = remote.open_timeout_s
         self._fixed = fixed_headers(agent, remote.secret, "kserve+https")
-        self._endpoint = Endpoint(agent, remote.tls)
-        self._exchanges = Exchanges(self._endpoint, self._name)
-        self._flights: Flights | None = None
-        self._closed = False
-        self._lock = threading.Lock()
+        self._exchanges = Exchanges(Endpoint(agent, remote.tls), self._name)
 
     @property
     def call(self) -> SpanKind:
@@ -301,8 +296,7 @@ class KServeHttpConnection(KServeServer):
         self, request: bytes, timeout_s: float | None, metadata: Metadata = ()
     ) -> grpc.Future[bytes]:
         """Sends one encoded request without waiting; see ``KServeServer``."""
-        flights = self._flights or self._begin_flights()
-        call = flights.begin(with_headers(request, metadata), timeout_s)
+        call = self._exchanges.begin(with_headers(request, metadata), timeout_s)
         return cast("grpc.Future[bytes]", call)
 
     def _answer(self, call: grpc.Future[bytes]) -> bytes:
@@ -313,29 +307,11 @@ class KServeHttpConnection(KServeServer):
 
     def hold(self) -> Callable[[], object]:
         """Starts the thread for the calls of ``begin_infer``; returns a function that ends it."""
-        self._begin_flights()
-        return self._end_flights
+        return self._exchanges.hold()
 
     def close(self) -> None:
         """Closes the connection; calling it again does nothing."""
-        with self._lock:
-            self._closed = True
-        self._end_flights()
         self._exchanges.close()
-
-    def _begin_flights(self) -> Flights:
-        with self._lock:
-            if self._closed:
-                raise SessionError(f"the connection to {self._name} is closed; open another")
-            if self._flights is None:
-                self._flights = Flights(self._endpoint)
-            return self._flights
-
-    def _end_flights(self) -> None:
-        with self._lock:
-            flights, self._flights = self._flights, None
-        if flights is not None:
-            flights.close()
 
     def _send(self, verb: str, path: str, timeout_s: float, body: bytes = b"") -> Response:
         more = _JSON_BODY if body else ""

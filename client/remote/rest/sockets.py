@@ -99,13 +99,15 @@ class Endpoint:
 
 
 class Exchanges:
-    """Sends requests and waits for their responses, over connections that it keeps. Thread-safe."""
+    """Sends requests over connections that it keeps, and waits for their responses or not. Thread-safe."""
 
     def __init__(self, endpoint: Endpoint, name: str) -> None:
         self._endpoint = endpoint
         self._name = name
         self._idle: deque[tuple[socket.socket, float]] = deque()
+        self._flights: Flights | None = None
         self._closed = False
+        self._lock = threading.Lock()
 
     def exchange(self, request: bytes, timeout_s: float | None, *, anew: bool = False) -> bytes:
         """Returns the response to a request, in the form that ``Response.parse`` reads.
@@ -116,8 +118,7 @@ class Exchanges:
             HttpFailure: The request failed, or was not answered within the timeout.
             SessionError: The object is closed.
         """
-        if self._closed:
-            raise SessionError(f"the connection to {self._name} is closed; open another")
+        self._check_open()
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
         found, incoming = None if anew else self._take(), Incoming()
         is_first = found is None
@@ -143,12 +144,39 @@ class Exchanges:
             found.close()
         return incoming.content
 
+    def begin(self, request: bytes, timeout_s: float | None, *, stamped: bool = False) -> HttpCall:
+        """Sends a request without waiting; see ``Flights``. Raises SessionError if the object is closed."""
+        return (self._flights or self._take_off()).begin(request, timeout_s, stamped=stamped)
+
+    def hold(self) -> Callable[[], object]:
+        """Starts the thread for the calls of ``begin``; returns a function that ends it."""
+        self._take_off()
+        return self._land
+
     def close(self) -> None:
         """Closes the connections; calling it again does nothing."""
-        self._closed = True
+        with self._lock:
+            self._closed = True
+        self._land()
         self._endpoint.report()
         while self._idle:
             self._idle.pop()[0].close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SessionError(f"the connection to {self._name} is closed; open another")
+
+    def _take_off(self) -> Flights:
+        with self._lock:
+            self._check_open()
+            self._flights = self._flights or Flights(self._endpoint)
+            return self._flights
+
+    def _land(self) -> None:
+        with self._lock:
+            flights, self._flights = self._flights, None
+        if flights is not None:
+            flights.close()
 
     def _take(self) -> socket.socket | None:
         while self._idle:
