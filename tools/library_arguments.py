@@ -142,7 +142,9 @@ def options_in(name: str) -> dict[str, Option]:
 def _class(name: str, found: _Arguments) -> str:
     inherited = options_in(found.base)
     own = {argument: each for argument, each in options_in(name).items() if argument not in inherited}
-    beside = "" if found.base == "TypedDict" else f" stand beside those of ``{found.base}``, and"
+    beside, defaults = f", beside those of ``{found.base}``", ""
+    if found.base == "TypedDict":
+        beside, defaults = "", "    They have the defaults of the commands.\n\n"
     attributes = "".join(
         f"{line}\n" for argument, each in own.items() for line in _lines(argument, each, found.told)
     )
@@ -151,8 +153,7 @@ def _class(name: str, found: _Arguments) -> str:
         return f'\n\nclass {name}({found.base}, total=False):\n    """Further arguments of {found.of}."""\n'
     return (
         f"\n\nclass {name}({found.base}, total=False):\n"
-        f'    """Further arguments of {found.of}.\n\n'
-        f"    They{beside} have the defaults of the commands.\n\n"
+        f'    """Further arguments of {found.of}{beside}.\n\n{defaults}'
         f'    Attributes:\n{attributes}    """\n\n{names}'
     )
 

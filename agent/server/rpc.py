@@ -89,12 +89,7 @@ class Dispatcher(grpc.GenericRpcHandler):
         self.calls = calls
         self._secret = calls.secret
         self._limits = calls.limits
-        methods = list(methods)
         self._handlers: dict[str, _Handler] = {f"/{method.path}": self._handler(method) for method in methods}
-        self._refusals: dict[str, _Handler] = {
-            f"/{method.path}": self._refusal(method.path) for method in methods
-        }
-        self._unknown_refusal = self._refusal(UNKNOWN)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> _Handler | None:
         """Returns the handler of a call; None if there is no such method. Called by gRPC."""
@@ -102,7 +97,7 @@ class Dispatcher(grpc.GenericRpcHandler):
         if self._secret is not None and not self._secret.admits(
             path, handler_call_details.invocation_metadata
         ):
-            return self._refusals.get(path, self._unknown_refusal)
+            return self._refusal(path[1:] if path in self._handlers else UNKNOWN)
         return self._handlers.get(path)
 
     def _handler(self, method: Method) -> _Handler:

@@ -42,9 +42,7 @@ class SharedArguments(TypedDict, total=False):
 
 
 class SweepArguments(SharedArguments, total=False):
-    """Further arguments of ``sweep``.
-
-    They stand beside those of ``SharedArguments``, and have the defaults of the commands.
+    """Further arguments of ``sweep``, beside those of ``SharedArguments``.
 
     Attributes:
         preprocess_threads: Threads that read and preprocess ahead; 0 for none.
@@ -102,9 +100,7 @@ class SweepArguments(SharedArguments, total=False):
 
 
 class EvaluateArguments(SweepArguments, total=False):
-    """Further arguments of ``evaluate``.
-
-    They stand beside those of ``SweepArguments``, and have the defaults of the commands.
+    """Further arguments of ``evaluate``, beside those of ``SweepArguments``.
 
     Attributes:
         framework: Framework; by default the first installed one that has the model.
@@ -131,9 +127,7 @@ class EvaluateArguments(SweepArguments, total=False):
 
 
 class LoadArguments(SharedArguments, total=False):
-    """Further arguments of ``workload`` and ``max_qps``.
-
-    They stand beside those of ``SharedArguments``, and have the defaults of the commands.
+    """Further arguments of ``workload`` and ``max_qps``, beside those of ``SharedArguments``.
 
     Attributes:
         framework: Framework; by default the first installed one that has the model.
@@ -207,9 +201,7 @@ class LoadArguments(SharedArguments, total=False):
 
 
 class WorkloadArguments(LoadArguments, total=False):
-    """Further arguments of ``workload``.
-
-    They stand beside those of ``LoadArguments``, and have the defaults of the commands.
+    """Further arguments of ``workload``, beside those of ``LoadArguments``.
 
     Attributes:
         latency_bound_ms: Latency bound for goodput and validity.
@@ -230,9 +222,7 @@ class WorkloadArguments(LoadArguments, total=False):
 
 
 class MaxQpsArguments(LoadArguments, total=False):
-    """Further arguments of ``max_qps``.
-
-    They stand beside those of ``LoadArguments``, and have the defaults of the commands.
+    """Further arguments of ``max_qps``, beside those of ``LoadArguments``.
 
     Attributes:
         latency_bound_ms: Bound for the latency percentile; by default 100.

@@ -60,11 +60,7 @@ class _UnderLoad(Result[M]):
 
 
 class WorkloadRun(_UnderLoad[LoadMeasurement]):
-    """One run under load; in a notebook it displays as a table with its picture.
-
-    Attributes:
-        evaluation: The complete evaluation, with the times of every query.
-    """
+    """One run under load, with the times of every query; in a notebook, a table with its picture."""
 
     @cached_property
     def summary(self) -> LoadSummary:
@@ -120,11 +116,7 @@ class WorkloadRun(_UnderLoad[LoadMeasurement]):
 
 
 class RateSearch(_UnderLoad[RateSearchMeasurement]):
-    """One search for the highest rate; in a notebook it displays as a table with its picture.
-
-    Attributes:
-        evaluation: The complete evaluation, with the times of every query of each probe.
-    """
+    """One search for the highest rate, with the times of every query; in a notebook as ``WorkloadRun``."""
 
     @property
     def rate_qps(self) -> float | None:
@@ -197,19 +189,8 @@ def max_qps(
 
     A result that cannot be trusted is also returned and published; see ``RateSearch.valid``. Ctrl-C ends the
     search; the probes up to then are returned but not published. With ``repeat``, the last search is
-    returned, and its ``group`` contains all searches.
-
-    Args:
-        model: The name in its manifest, or a file or an object as in ``evaluate``.
-        dataset: A name or a path, as in ``evaluate``; None means the dataset that the model names.
-        publish: Whether to store the evaluation in the configured database.
-        more: See ``MaxQpsArguments``.
-
-    Raises:
-        InferometerError: The model or the inputs cannot be opened, or a value is invalid.
-        EvaluationInterrupted: Ctrl-C before a query was sent.
-        StoreError: The database cannot be reached, or the evaluation was not published; the message names
-            the file that holds it.
+    returned, and its ``group`` contains all searches. The arguments and the errors are those of ``workload``,
+    and ``more`` is in ``MaxQpsArguments``.
     """
     invocation = library_invocation()
     request = MaxQpsRequest(**_fields(invocation, "max_qps", MaxQpsRequest, model, dataset, dict(more)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from inferometer.client.api import results
 from inferometer.client.api.results import Items, Result, Rows
@@ -71,12 +71,21 @@ class TopAccuracy:
     evaluated: int
 
 
-class Run(Result[BatchMeasurement]):
-    """One evaluation over a dataset; in a notebook it displays as a table with its picture.
+_Timed = TypeVar("_Timed", BatchMeasurement, TrainingMeasurement, IngestionMeasurement)
 
-    Attributes:
-        evaluation: The complete evaluation, with the raw times and the system.
-    """
+
+class _TimedResult(Result[_Timed]):
+    @property
+    def times_ms(self) -> NDArray[np.float64]:
+        """The times of the full batches in milliseconds, in order, as float64 of shape (n,).
+
+        They are those of predictions, of a training's steps on the slowest rank, or of waits for data.
+        """
+        return self.evaluation.measurement.full_ns / _NS_PER_MS
+
+
+class Run(_TimedResult[BatchMeasurement]):
+    """One evaluation over a dataset; in a notebook it displays as a table with its picture."""
 
     _pictured = DurationReport
 
@@ -94,11 +103,6 @@ class Run(Result[BatchMeasurement]):
     def accuracy(self) -> TopAccuracy | None:
         """The accuracy; None if there are no labels or the weights are random."""
         return _accuracy(self.evaluation.measurement)
-
-    @property
-    def times_ms(self) -> NDArray[np.float64]:
-        """The predict times of the full batches in milliseconds, in order, as float64 of shape (n,)."""
-        return self.evaluation.measurement.full_ns / _NS_PER_MS
 
     @cached_property
     def _summary(self) -> LatencySummary:
@@ -164,12 +168,8 @@ class StepPartTimes:
     update_ms: float | None
 
 
-class Training(Result[TrainingMeasurement]):
-    """One training; in a notebook it displays as a table with the picture of its step times and losses.
-
-    Attributes:
-        evaluation: The complete evaluation, with the raw times and the system.
-    """
+class Training(_TimedResult[TrainingMeasurement]):
+    """One training; in a notebook it displays as a table with the picture of its step times and losses."""
 
     _pictured = TrainingStepsReport
 
@@ -222,23 +222,14 @@ class Training(Result[TrainingMeasurement]):
         """The raw times of the measured steps of each rank in nanoseconds, as NumPy arrays."""
         return self.evaluation.measurement.times
 
-    @property
-    def times_ms(self) -> NDArray[np.float64]:
-        """The full steps' times on the slowest rank in milliseconds, in order, as float64 of shape (n,)."""
-        return self.evaluation.measurement.full_ns / _NS_PER_MS
-
     @cached_property
     def steps(self) -> Rows:
         """A row for each measured step of each rank, as in ``agent info evaluation training_steps``."""
         return Rows(TrainingStepsReport.columns, TrainingStepsReport().rows([self.evaluation]))
 
 
-class Ingestion(Result[IngestionMeasurement]):
-    """One run of a data loader alone; in a notebook it displays as a table with its picture.
-
-    Attributes:
-        evaluation: The complete evaluation, with the raw times and the system.
-    """
+class Ingestion(_TimedResult[IngestionMeasurement]):
+    """One run of a data loader alone; in a notebook it displays as a table with its picture."""
 
     @cached_property
     def summary(self) -> IngestionSummary:
@@ -269,11 +260,6 @@ class Ingestion(Result[IngestionMeasurement]):
     def times(self) -> LoadTimes:
         """The raw times of the measured batches in nanoseconds, as NumPy arrays."""
         return self.evaluation.measurement.times
-
-    @property
-    def times_ms(self) -> NDArray[np.float64]:
-        """The waiting times for the full batches in milliseconds, in order, as float64 of shape (n,)."""
-        return self.evaluation.measurement.full_ns / _NS_PER_MS
 
 
 def _accuracy(measurement: BatchMeasurement | TrainingMeasurement) -> TopAccuracy | None:

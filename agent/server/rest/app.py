@@ -10,6 +10,7 @@ import inspect
 import math
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -201,12 +202,10 @@ class RestApp:
     ) -> None:
         self._calls = calls
         self._names = names
-        self._behaviours = {
-            method.path.rpartition("/")[2]: (method.behaviour, method.aside) for method in methods
-        }
-        self._behaviours[OPEN_API] = (_describe, True)
+        self._methods = {method.path.rpartition("/")[2]: method for method in methods}
+        self._methods[OPEN_API] = Method(OPEN_API, _describe, bytes, bytes, aside=True)
         self._is_async = {
-            name: inspect.iscoroutinefunction(behaviour) for name, (behaviour, _) in self._behaviours.items()
+            name: inspect.iscoroutinefunction(each.behaviour) for name, each in self._methods.items()
         }
         self._signature = signature
         self._max_bytes = max_bytes
@@ -223,7 +222,7 @@ class RestApp:
             found, title, method = error, UNKNOWN, OPEN_API
         reply = None
         with self._calls.observed(
-            title, headers, client.peer, HttpCall, aside=self._behaviours[method][1], name=method
+            title, headers, client.peer, HttpCall, aside=self._methods[method].aside, name=method
         ) as call:
             client.call = call
             call.scheme, call.path, call.port = scope["scheme"], scope["path"], scope["server"][1]
@@ -266,18 +265,18 @@ class RestApp:
         if isinstance(found, HttpRequestError):
             raise found
         route, names = found
-        behaviour, aside = self._behaviours[route.method]
+        method = self._methods[route.method]
         if not is_open:
-            self._calls.admit(call, client.who, aside=aside)
+            self._calls.admit(call, client.who, aside=method.aside)
         if TIMEOUT_HEADER in headers:
             call.limit_time(headers[TIMEOUT_HEADER])
         received = await self._receive(route, names, headers, receive, call)
         request = await _ran(call, route.read, received, is_long=received.head_bytes > LONG_BYTES)
         given = request.call if isinstance(request, InferRequest) else request
         if self._is_async[route.method]:
-            answer = await behaviour(given, call)
+            answer = await method.behaviour(given, call)
         else:
-            answer = await call.in_thread(behaviour, given, call)
+            answer = await call.in_thread(method.behaviour, given, call)
         is_long = isinstance(request, InferRequest) and json_bytes(answer, request) > LONG_BYTES
         reply = await _ran(call, route.write, answer, request, is_long=is_long)
         if isinstance(reply, EventStream):
@@ -321,12 +320,8 @@ class RestApp:
         content = await _ran(call, deflated, reply.parts, encoding, is_long=size >= LONG_BYTES)
         if content is None:
             return reply
-        return Reply(
-            (content,),
-            reply.status,
-            reply.content_type,
-            (*reply.headers, ("content-encoding", encoding), ("vary", "accept-encoding")),
-        )
+        more = ("content-encoding", encoding), ("vary", "accept-encoding")
+        return replace(reply, parts=(content,), headers=(*reply.headers, *more))
 
 
 async def _ran(call: HttpCall, work: Callable[..., _Result], *arguments: Any, is_long: bool) -> _Result:

@@ -21,6 +21,7 @@ from pydantic import BaseModel, BeforeValidator, ValidationError
 from typing_extensions import Self
 
 from inferometer.agent.generation.engine import Engine, FinishReason, Generation, GenerationParameters, Piece
+from inferometer.agent.open_inference.http_codec import text_of
 from inferometer.agent.server.calls import CallContext, Method
 from inferometer.agent.server.native.call_tracing import CallTrace, ServerTracing
 from inferometer.agent.server.v2.repository import Repository
@@ -92,7 +93,7 @@ class _Request(GenerationParameters):
         for key, neutral in _WITHOUT_EFFECT.items():
             value = given.get(key, neutral)
             if value != neutral or isinstance(value, bool) != isinstance(neutral, bool):
-                raise InputError(f"{key} is {one_line(_text(value), 80)}, which this agent does not offer")
+                raise InputError(f"{key} is {one_line(text_of(value), 80)}, which this agent does not offer")
         try:
             return cls.model_validate({**cls.defaults, **given})
         except ValidationError as error:
@@ -179,13 +180,9 @@ class EventStream:
     under_way: AbstractContextManager[object]
 
 
-def _text(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"))
-
-
 def event(content: object) -> bytes:
     """Returns a server-sent event with a JSON value."""
-    return f"data: {_text(content)}\n\n".encode()
+    return f"data: {text_of(content)}\n\n".encode()
 
 
 def error_object(status: int, message: str, error: Exception | None) -> dict[str, Any]:

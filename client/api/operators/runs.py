@@ -37,11 +37,7 @@ class OperatorArguments(DeclaredOperatorArguments, total=False):
 
 
 class OperatorRun(Result[OperatorMeasurement]):
-    """The measured operators of one framework; displayed in a notebook as a table with the roofline.
-
-    Attributes:
-        evaluation: The complete evaluation, with the raw times and the system.
-    """
+    """The measured operators of one framework; displayed in a notebook as a table with the roofline."""
 
     @property
     def framework(self) -> str:
