@@ -360,8 +360,12 @@ class Engine:
             QueueFullError: Too many requests are waiting.
             AgentError: The engine is closed.
         """
-        self._check(len(prompt), parameters.max_tokens)
-        size = self._model.vocabulary_size
+        wanted, size, context = parameters.max_tokens, self._model.vocabulary_size, self._model.context_length
+        if not prompt:
+            raise InputError("the prompt has no tokens")
+        if len(prompt) + (wanted or 1) > context:
+            asked = f"{len(prompt)} tokens" + (f" and {wanted} to generate" if wanted else "")
+            raise InputError(f"the prompt has {asked}, but the context of model {self.name} has {context}")
         if not all(0 <= token < size for token in prompt):
             raise InputError(f"the prompt has a token that the model lacks; its tokens are 0 to {size - 1}")
         found = Generation(prompt, parameters, self._tokenizer, deliver, self._clock())
@@ -386,15 +390,6 @@ class Engine:
         if (error := last.result().error) is not None:
             raise error
         return asked.log_probabilities
-
-    def _check(self, prompt: int, wanted: int | None) -> None:
-        if not prompt:
-            raise InputError("the prompt has no tokens")
-        if prompt + (wanted or 1) > (context := self._model.context_length):
-            asked = f" and {wanted} to generate" if wanted else ""
-            raise InputError(
-                f"the prompt has {prompt} tokens{asked}, but the context of model {self.name} has {context}"
-            )
 
     @property
     def waiting(self) -> int:

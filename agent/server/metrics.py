@@ -369,20 +369,16 @@ class _LoadCollector(Collector):
         return self._families(self._load())
 
     def _families(self, load: AgentLoad) -> Iterator[Metric]:
+        hanging = len(load.trouble.hanging)
         info = GaugeMetricFamily("inferometer_info", "1; the label is the version.", labels=("version",))
         info.add_metric((__version__,), 1)
         yield info
-        yield GaugeMetricFamily(
-            "inferometer_serving", "1 while the agent is fit to serve, 0 while it is not.", load.serving
-        )
-        yield GaugeMetricFamily(
-            "inferometer_sessions_open", "Sessions that clients hold open.", load.sessions
-        )
-        yield GaugeMetricFamily(
-            "inferometer_predictions_hanging",
-            "Predictions that are currently hanging.",
-            len(load.trouble.hanging),
-        )
+        for name, text, value in (
+            ("inferometer_serving", "1 while the agent is fit to serve, 0 while it is not.", load.serving),
+            ("inferometer_sessions_open", "Sessions that clients hold open.", load.sessions),
+            ("inferometer_predictions_hanging", "Predictions that are currently hanging.", hanging),
+        ):
+            yield GaugeMetricFamily(name, text, value)
         copies, living, queues = (Counter[tuple[str, ...]]() for _ in range(3))
         for model in load.models:
             manifest, device = model.manifest, str(model.description.device)

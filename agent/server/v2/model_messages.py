@@ -14,7 +14,7 @@ from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.inference.stages import SystemDescription
 from inferometer.agent.open_inference.codec import TEXT_INPUT, TensorSignature, titled, v2_version
 from inferometer.agent.serving.batching import BatchingOptions, QueuePolicy
-from inferometer.agent.serving.observers import Totals
+from inferometer.agent.serving.observers import BatchTotals, Totals
 from inferometer.agent.serving.served_models import SERVE_ALL, ModelSettings, VersionChoice, VersionPolicy
 from inferometer.manifests.errors import ConfigurationError, one_line, suggestion
 from inferometer.manifests.inputs import ImageParameters, Layout
@@ -134,7 +134,8 @@ def statistics_message(name: str, version: str, totals: Totals | None) -> pb.Mod
     ``compute_input`` is the time of assembling batches, ``compute_output`` that of splitting them.
     """
     totals = totals or Totals()
-    requests, compute_ns = totals.requests, totals.assemble_ns + totals.predict_ns + totals.split_ns
+    parts_ns = _parts_ns(totals)
+    success_ns = totals.queue_ns + sum(parts_ns.values())
     return pb.ModelStatistics(
         name=name,
         version=version,
@@ -142,23 +143,22 @@ def statistics_message(name: str, version: str, totals: Totals | None) -> pb.Mod
         inference_count=totals.inputs,
         execution_count=totals.batches,
         inference_stats=pb.InferStatistics(
-            success=_duration(requests, totals.queue_ns + compute_ns),
-            fail=_duration(totals.failures, totals.failures_ns),
-            queue=_duration(requests, totals.queue_ns),
-            compute_input=_duration(requests, totals.assemble_ns),
-            compute_infer=_duration(requests, totals.predict_ns),
-            compute_output=_duration(requests, totals.split_ns),
+            **_durations(totals.requests, success=success_ns, queue=totals.queue_ns, **parts_ns),
+            **_durations(totals.failures, fail=totals.failures_ns),
         ),
         batch_stats=[
-            pb.InferBatchStatistics(
-                batch_size=size,
-                compute_input=_duration(each.batches, each.assemble_ns),
-                compute_infer=_duration(each.batches, each.predict_ns),
-                compute_output=_duration(each.batches, each.split_ns),
-            )
+            pb.InferBatchStatistics(batch_size=size, **_durations(each.batches, **_parts_ns(each)))
             for size, each in sorted(totals.by_size.items())
         ],
     )
+
+
+def _parts_ns(of: Totals | BatchTotals) -> dict[str, int]:
+    return {"compute_input": of.assemble_ns, "compute_infer": of.predict_ns, "compute_output": of.split_ns}
+
+
+def _durations(count: int, **ns: int) -> dict[str, pb.StatisticDuration]:
+    return {name: pb.StatisticDuration(count=count, ns=each) for name, each in ns.items()}
 
 
 def _version_policy(policy: VersionPolicy) -> config_pb.ModelVersionPolicy:
@@ -194,10 +194,6 @@ def _parameters(description: SystemDescription) -> dict[str, str]:
     if description.threads is not None:
         found[INTRA_OP] = str(description.threads)
     return found
-
-
-def _duration(count: int, ns: int) -> pb.StatisticDuration:
-    return pb.StatisticDuration(count=count, ns=ns)
 
 
 _CONFIG = "config"

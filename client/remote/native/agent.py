@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 import grpc
@@ -350,9 +349,7 @@ class AnswerWatch:
             self._thread = threading.Thread(target=self._look, name="answer-watch", daemon=True)
             self._thread.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._due_s = None
 
     def close(self) -> None:

@@ -153,13 +153,10 @@ class OpenAISystem:
 
     def encode(self, prompt: Prompt) -> bytes:
         """Returns the request for the answer to a prompt, as a stream."""
-        body = dict[str, Any](model=self.model)
-        if not prompt.chat:
-            body["prompt"] = prompt.content
-        elif isinstance(prompt.content, str):
-            body["messages"] = [{"role": "user", "content": prompt.content}]
-        else:
-            body["messages"] = list(prompt.content)
+        content, name = prompt.content, "messages" if prompt.chat else "prompt"
+        if prompt.chat:
+            content = [{"role": "user", "content": content}] if isinstance(content, str) else list(content)
+        body: dict[str, Any] = {"model": self.model, name: content}
         body |= {"max_tokens": prompt.output_tokens, "temperature": prompt.temperature}
         if prompt.temperature > 0:
             body["seed"] = prompt.seed
