@@ -212,7 +212,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a client that died keeps its session",
         "agent/server/native/sessions.py",
-        "(min(ABANDONED_S, self._idle_s) if entry.abandoned else self._idle_s)",
+        "(abandoned_s if entry.abandoned else self._idle_s)",
         "self._idle_s",
         ("tests/unit/agent/server/test_server_sessions.py",),
     ),

@@ -532,16 +532,14 @@ def ended(call: SpanKind, code: Enum | None = None, http_status: int | None = No
     A request over HTTP has its ``http_status`` instead, if there was any response.
     """
     name, number = (_OK, 0) if code is None else (code.name, code.value[0])
-    attributes, fault = dict(call.attributes), ""
+    attributes, fault = dict(call.attributes), "" if name == _OK else name
     if "http.request.method" in attributes:
         status = _HTTP_OK if http_status is None and name == _OK else http_status
         if status is not None:
             attributes["http.response.status_code"] = status
         least = _HTTP_CLIENT_ERRORS if call.role is SpanRole.CLIENT else _HTTP_SERVER_ERRORS
-        if status is not None and status >= _HTTP_CLIENT_ERRORS:
+        if status is not None and status >= _HTTP_CLIENT_ERRORS:  # with a lower one, the response broke off
             fault = str(status) if status >= least else ""
-        elif name != _OK:  # without a response, or it broke off
-            fault = name
     else:
         attributes["rpc.grpc.status_code"] = number
         fault = name if name != _OK and (call.role is SpanRole.CLIENT or name in _SERVER_FAULTS) else ""
