@@ -9,6 +9,9 @@
 | ``input_prediction`` | one per input, with its best classes or columns; more for large columns |
 | ``task_result`` | one per evaluation with a score; more if its details are long |
 | ``load_query`` | the queries of its runs under load, in columns |
+| ``generation_answer`` | the generated answers of its run, with each chunk, in columns |
+| ``generation_score`` | the scored lines of a file of prompts, many per document |
+| ``loaded_batch`` | the times of the batches of an ingestion run, in columns |
 | ``operator_row`` | the rows of operators, each with its raw times |
 | ``training_step`` | the raw times of the steps of each rank, in columns |
 | ``training_part`` | the times of the parts of some steps of each rank, in columns |
