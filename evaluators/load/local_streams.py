@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
@@ -76,7 +76,12 @@ class LocalGeneration:
 
     def target(self, prompts: Sequence[Prompt], *, timeout_s: float, text: bool) -> LocalStreams:
         """Returns a target whose query n asks prompt n modulo their number; see ``GenerationSystem``."""
-        return LocalStreams(self, list(map(self.encode, prompts)), timeout_s, text=text)
+        return LocalStreams(self, list(map(self._encoded, prompts)), timeout_s, text=text)
+
+    def _encoded(self, prompt: Prompt) -> Asked | Prompt:
+        with suppress(InputError):
+            return self.encode(prompt)
+        return prompt
 
     def close(self) -> None:
         """Frees the model, for which it waits for two seconds; calling it again does nothing."""
@@ -111,15 +116,16 @@ class LocalStreams:
 
     Args:
         system: The model, which the target does not close.
-        requests: What the queries ask, in turn.
+        requests: What the queries ask, in turn; prompts that could not be encoded, whose queries fail.
         timeout_s: How long an answer may take before its request is dropped, as a server drops a lost one.
         text: Whether answers keep their text.
     """
 
     in_process = True
+    first = 0
 
     def __init__(
-        self, system: LocalGeneration, requests: Sequence[Asked], timeout_s: float, *, text: bool
+        self, system: LocalGeneration, requests: Sequence[Asked | Prompt], timeout_s: float, *, text: bool
     ) -> None:
         self.description = system.description
         self._system, self._requests, self._text = system, requests, text
@@ -146,7 +152,8 @@ class LocalStreams:
             self._drop_late(stream.began_ns)
             self._streams[query] = self._open[query] = stream
             try:
-                asked = self._system.encode(own) if own else self._requests[query % len(self._requests)]
+                asked = own or self._requests[(self.first + query) % len(self._requests)]
+                asked = self._system.encode(asked) if isinstance(asked, Prompt) else asked
                 stream.generation = self._system.engine.submit(*asked, partial(self._receive, query, stream))
             except InferometerError as error:
                 self._settle(query, time.perf_counter_ns(), one_line(error))
@@ -208,10 +215,6 @@ class LocalStreams:
         generation = self._streams[query].generation
         if generation is not None:  # else the engine refused the request
             generation.record(scope, self._system.engine.name, None, ended_ns)
-
-    def skip(self, count: int) -> None:
-        """Lets the next runs begin with a later prompt; see ``StreamTarget``."""
-        self._requests = [*self._requests[count:], *self._requests[:count]]
 
     def close(self) -> None:
         """Cancels the requests in progress; calling it again does nothing."""

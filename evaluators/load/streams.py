@@ -214,16 +214,15 @@ _REQUESTS_IN_PART = 5_000
 class StreamTarget(LoadTarget, Protocol):
     """A load target whose answers arrive in pieces."""
 
+    first: int
+    """The number of the prompt that query 0 asks, modulo theirs; to be changed between two runs."""
+
     def submit(self, query: int, own: Prompt | None = None) -> None:
         """Sends a query, which asks the prompt in turn or one of its own; see ``QueryTarget``."""
         ...
 
     def answer(self, query: int) -> Answer:
         """Returns the answer to a query of the last run, as far as it arrived."""
-        ...
-
-    def skip(self, count: int) -> None:
-        """Lets the queries of the next runs ask ``count`` prompts later, less than their number."""
         ...
 
 
@@ -246,9 +245,10 @@ class GenerationSystem(Protocol):
         ...
 
     def target(self, prompts: Sequence[Prompt], *, timeout_s: float, text: bool) -> StreamTarget:
-        """Returns a target whose query n asks prompt n modulo their number.
+        """Returns a target whose query n asks prompt ``first`` + n modulo their number, ``first`` being 0.
 
-        Requests are encoded here, before the clock of a run starts. Answers keep their ``text`` if asked.
+        Requests are encoded here, before the clock of a run starts; those to a prompt that cannot be encoded
+        fail. Answers keep their ``text`` if asked.
         """
         ...
 

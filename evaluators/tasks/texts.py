@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, model_validator
 from typing_extensions import Self
 
 from inferometer.evaluators.tasks.classification import best_match
 from inferometer.evaluators.tasks.metric import Score, ScoreInterval, mean_score, share_score
-from inferometer.manifests.errors import ConfigurationError, InferometerError, InputError, one_line
+from inferometer.manifests.errors import InferometerError, InputError, one_line
 
 _MOST_LOSS = 700.0
 _Texts = Annotated[list[Annotated[str, Field(pattern=r"\S")]], Field(min_length=1)]
@@ -42,22 +40,6 @@ class Truth(BaseModel, strict=True):
         if self.text is not None and (self.answers or self.choices):
             raise ValueError("text has a perplexity only; give a prompt instead")
         return self
-
-
-def read_truths(path: Path) -> list[Truth]:
-    """Reads what a file of prompts, which has been read, knows beside them, for each one.
-
-    Raises ConfigurationError if a line is damaged; the message tells its number.
-    """
-    found = []
-    for number, line in enumerate(path.read_bytes().decode("utf-8-sig").split("\n"), 1):
-        try:
-            found += [Truth.model_validate(json.loads(line) | {"line": number})] if line.strip() else []
-        except ValidationError as error:
-            first = error.errors()[0]
-            reason = ": ".join([*map(str, first["loc"]), first["msg"].removeprefix("Value error, ")])
-            raise ConfigurationError(f"prompts {path}: line {number}: {reason}") from error
-    return found
 
 
 def scored(

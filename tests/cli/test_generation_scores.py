@@ -82,6 +82,39 @@ def test_a_served_answer_is_scored_without_its_reasoning(agent: Agent, tmp_path:
     assert found.figure("exact match").startswith("1.0000"), found.stdout
 
 
+@pytest.mark.parametrize("agent_option", ["", "--agent=openai+http://{}"])
+def test_a_prompt_that_is_refused_fails_alone_even_if_it_is_the_first(
+    agent: Agent, tmp_path: Path, agent_option: str
+) -> None:
+    lines: list[object] = [{"prompt": "long " * 500}, {"prompt": "You may", "answer": "x"}]
+    lines += [{"prompt": "a"}] * 4
+    if not agent_option:  # one that cannot be encoded for the engine, too
+        lines[2] = {"prompt": "long " * 50_000}
+    with serving(first_ms=1, token_ms=1, most_words=100) as server:
+        at = [agent_option.format(server.address)] if agent_option else []
+        load = (*ONCE, *at, "--output_tokens=3", "--publish=false", *prompts(tmp_path, *lines))
+        found = agent(*load)
+        refused = agent(*ONCE, *at, "--publish=false", *prompts(tmp_path, *lines[:1]))
+
+    assert found.code == 0, found.stderr
+    assert "1 failed: " in found.stdout
+    assert found.figure("exact match").endswith("over 1 line")
+    assert refused.code != 0
+    assert "the prompt has " in refused.stderr.splitlines()[-1]
+
+
+def test_a_search_says_that_it_scores_nothing(agent: Agent, tmp_path: Path) -> None:
+    line = {"prompt": "a b", "answer": "x"}
+    load = ("--rate=40", "--ttft_bound=300", "--time_budget=4.3", "--min_duration=0.1", "--publish=false")
+    options = ("--percentile=50", "--endpoint=completions", "--output_tokens=2", *prompts(tmp_path, line)[:1])
+    with serving(first_ms=1, token_ms=0.1) as server:
+        at = f"--agent=openai+http://{server.address}"
+        found = agent("measure", "generation_search", at, *load, *options)
+
+    assert "a search scores no answers, choices or texts; agent measure generation does" in found.stderr
+    assert "exact match" not in found.stdout
+
+
 def test_a_damaged_line_is_named(agent: Agent, tmp_path: Path) -> None:
     found = agent(*ONCE, *prompts(tmp_path, {"prompt": "a"}, {"prompt": "b", "choices": ["c", "d"]}))
 

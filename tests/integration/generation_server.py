@@ -48,6 +48,7 @@ class Behaviour:
         key: What a request must bring; empty for nothing.
         echoes: Whether it tells the log-probabilities of a prompt that a request has it echo: a word of n
             characters has -n / 4.
+        most_words: The most words of a prompt; longer ones are refused. 0 for any number.
     """
 
     first_ms: float = 50.0
@@ -70,6 +71,7 @@ class Behaviour:
     parallel: int = 0
     key: str = ""
     echoes: bool = False
+    most_words: int = 0
     models: Sequence[str] = ("tiny",)
 
 
@@ -193,6 +195,9 @@ class _Stream:
     async def answer(self, number: int, first_ms: float, token_ms: float) -> None:
         how, sent = self._how, self._sent
         due_ns = sent.turn_ns + round(first_ms * 1e6)
+        if 0 < how.most_words < sent.prompt_tokens:
+            sent.end = "400"
+            return self._transport.write(_refusal(400, f"the prompt has {sent.prompt_tokens} tokens"))
         breaks = how.breaks and number % how.every == 0
         if breaks and how.breaks.isdigit():
             sent.end = how.breaks

@@ -27,7 +27,7 @@ from inferometer.client.remote.openai.events import DONE, read_answer
 from inferometer.client.remote.rest.connection import encode_request, fixed_headers, successful, with_headers
 from inferometer.client.remote.rest.sockets import Endpoint, Exchanges, HttpCall
 from inferometer.evaluators.load.streams import UNKNOWN, Answer, Prompt
-from inferometer.manifests.errors import AgentError, UnknownModelError, suggestion
+from inferometer.manifests.errors import AgentError, InputError, UnknownModelError, suggestion
 from inferometer.manifests.schema import ModelManifest
 
 _HINTS = Hints(
@@ -109,11 +109,15 @@ class OpenAISystem:
         return encode_request(verb, self.address.path + path, self._fixed, content, more=more)
 
     def _exchange(self, request: bytes, timeout_s: float | None) -> bytes:
-        """Returns a successful response; raises AgentError for any other, and if there is none."""
+        """Returns a successful response; raises AgentError for any other, and if there is none.
+
+        A request that the server says is wrong, such as a prompt that is too long, is an InputError.
+        """
         try:
             return successful(self.exchanges.exchange(request, timeout_s))
         except grpc.RpcError as error:
-            raise AgentError(f"{self.name}: {self.explained(error)}") from error
+            is_wrong = error.code() is grpc.StatusCode.INVALID_ARGUMENT
+            raise (InputError if is_wrong else AgentError)(f"{self.name}: {self.explained(error)}") from error
 
     def explained(self, error: grpc.RpcError) -> str:
         """Returns what a failure means, in one line."""
@@ -208,6 +212,8 @@ class OpenAITarget(CallTarget):
         text: Whether answers keep their text.
     """
 
+    first = 0
+
     def __init__(
         self, system: OpenAISystem, prompts: Sequence[Prompt], timeout_s: float, *, text: bool
     ) -> None:
@@ -223,7 +229,7 @@ class OpenAITarget(CallTarget):
 
     def call_of(self, query: int) -> SpanKind:
         """Returns the span of a query's call, with OpenTelemetry's names for generative AI."""
-        prompt = self._own.get(query) or self._prompts[query % len(self._prompts)]
+        prompt = self._own.get(query) or self._prompts[(self.first + query) % len(self._prompts)]
         answer = self.answer(query)
         model, at = self._system.model, self._system.address.agent
         attributes: dict[str, AttributeValue | None] = {
@@ -247,8 +253,8 @@ class OpenAITarget(CallTarget):
         """Sends a query; see ``CallTarget``. The first one of a run drops the answers of the run before."""
         if run is not self._of:
             self._of, self._calls, self._kept_bytes = run, {}, 0
-        own = self._own.get(query)
-        request = self._requests[query % len(self._requests)] if own is None else self._system.encode(own)
+        own, place = self._own.get(query), (self.first + query) % len(self._requests)
+        request = self._requests[place] if own is None else self._system.encode(own)
         run.send(query, with_headers(request, self.traced_metadata(query)), partial(self._begin, query))
 
     def submit(self, query: int, own: Prompt | None = None) -> None:
@@ -291,12 +297,6 @@ class OpenAITarget(CallTarget):
             return call or Answer()
         answer = self._calls[query] = self._answer_of(call)
         return answer
-
-    def skip(self, count: int) -> None:
-        """Lets the next runs begin with a later prompt; see ``StreamTarget``."""
-        self._requests, self._prompts = (
-            [*each[count:], *each[:count]] for each in (self._requests, self._prompts)
-        )
 
     def _answer_of(self, call: HttpCall) -> Answer:
         content = call.incoming.content

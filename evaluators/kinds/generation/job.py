@@ -9,7 +9,6 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,7 +26,7 @@ from inferometer.evaluators.kinds.generation.measurement import (
 from inferometer.evaluators.kinds.generation.prompts import (
     MOST_PROMPTS,
     Asked,
-    Trace,
+    RequestFile,
     lengths_of,
     planned_prompts,
     read_prompts,
@@ -56,8 +55,8 @@ from inferometer.evaluators.load.load_session import (
     reader_of,
 )
 from inferometer.evaluators.load.streams import UNKNOWN, GenerationSystem, Prompt, StreamTarget
-from inferometer.evaluators.tasks.texts import read_truths, scored
-from inferometer.manifests.errors import ConfigurationError, EvaluationInterrupted
+from inferometer.evaluators.tasks.texts import scored
+from inferometer.manifests.errors import ConfigurationError, EvaluationInterrupted, InputError
 
 _Measurement: TypeAlias = GenerationMeasurement | GenerationSearchMeasurement
 _Bounds: TypeAlias = Mapping[str, Any]
@@ -73,17 +72,40 @@ def generation_job(request: GenerationRequest) -> Job[Evaluation[_Measurement]]:
         ConfigurationError: The load, a distribution or the trace is invalid; the load is higher than this
             machine can send on time; or the tokenizer cannot be read.
     """
-    replayed = read_trace(request.replay) if request.replay else None
+    file = None
+    if request.replay is not None:
+        file = read_trace(request.replay)
+    elif request.prompts is not None:
+        file = _checked_prompts(request, read_prompts(request.prompts))
     for name in ("prompt_tokens", "output_tokens"):
         lengths_of(name, getattr(request, name) or PROMPT_TOKENS)
-    works, count = _planned(request, replayed), _token_counter(request.tokenizer)
+    works, count = _planned(request, file if request.replay else None), None
+    if request.tokenizer is not None:
+        from inferometer.agent.preprocessing.text_preprocessor import token_counter  # needs tokenizers
+
+        count = token_counter(request.tokenizer)
     title, stops = request.model or request.agent or "", "stopping, without waiting for the answers"
-    run = partial(_measured, request, works, replayed, count)
     opening = f"asking {request.agent}" if request.agent else f"opening {title}"
-    return Job(run, title, opening, stops, has_total=False)
+    return Job(partial(_measured, request, works, file, count), title, opening, stops, has_total=False)
 
 
-def _planned(request: GenerationRequest, replayed: Trace | None) -> Sequence[_Work]:
+def _checked_prompts(request: GenerationRequest, file: RequestFile) -> RequestFile:
+    """Returns a file of prompts, all of which can be asked as requested."""
+    turns = any(each.turns for each in file.requests)
+    truths = [each.truth for each in file.requests if each.truth]
+    reasons = {
+        f"only --endpoint={CHAT} takes messages or turns": request.endpoint != CHAT
+        and (turns or not all(isinstance(each.content, str) for each in file.requests)),
+        "turns follow answers; give --concurrency": turns and request.concurrency is None,
+        "answers and choices are for files without turns": turns
+        and any(each.answers or each.choices for each in truths),
+    }
+    for reason in (reason for reason, applies in reasons.items() if applies):
+        raise ConfigurationError(f"prompts {file.path}: {reason}")
+    return file
+
+
+def _planned(request: GenerationRequest, trace: RequestFile | None) -> Sequence[_Work]:
     """Returns when requests are due in each run, or the bounds of a search."""
     if isinstance(request, GenerationSearchRequest):
         bounds, ceiling_qps = request.searches, calibrate()
@@ -91,34 +113,26 @@ def _planned(request: GenerationRequest, replayed: Trace | None) -> Sequence[_Wo
         most_qps = ceiling_qps * ALLOWED_SHARE
         return [{name: replace(each, max_rate_qps=most_qps) for name, each in bounds.items()}]
     duration_s, most = request.duration_s, request.max_queries
-    if replayed is not None:
-        most = min(len(replayed.requests), most or len(replayed.requests))
+    if trace is not None:
+        most = min(len(trace.requests), most or len(trace.requests))
     elif duration_s is None and most is None:
         duration_s = DURATION_S
     extent = Extent(duration_s or 0.0, 1, duration_s) if most is None else Extent(0.0, most, duration_s)
     if request.concurrency is not None:
-        return [ClosedLoop(each, extent) for each in request.concurrency]
+        return [ClosedLoop(each, extent, request.think_time_s) for each in request.concurrency]
     process, rate_qps = request.arrivals
-    if replayed is None:
+    if trace is None:
         schedule = Schedule.drawn(arrival_process(process), rate_qps, extent, request.seed)
     else:
-        schedule = replayed.schedule(extent, request.rate_qps)
+        schedule = trace.schedule(extent, request.rate_qps)
     check_load(peak_qps(schedule))
     return [schedule]
-
-
-def _token_counter(path: Path | None) -> Callable[[str], int] | None:
-    if path is None:
-        return None
-    from inferometer.agent.preprocessing.text_preprocessor import token_counter  # needs tokenizers
-
-    return token_counter(path)
 
 
 def _measured(
     request: GenerationRequest,
     works: Sequence[_Work],
-    replayed: Trace | None,
+    file: RequestFile | None,
     count: Callable[[str], int] | None,
     resources: JobResources,
     callbacks: JobCallbacks,
@@ -132,7 +146,7 @@ def _measured(
             concurrency = (work.concurrency,) if isinstance(work, ClosedLoop) else None
             one = replace(request, concurrency=concurrency, seed=request.seed + number)
             with closing(EvaluationTrace.of_load(one, callbacks.on_warning, group_id)) as trace:
-                found = _run(one, work, replayed, count, system, trace, callbacks)
+                found = _run(one, work, file, count, system, trace, callbacks)
                 found[0] = trace.kept(found[0])
                 yield from (replace(each, group_id=each.group_id or group_id) for each in found)
             if any(each.status is Status.INTERRUPTED for each in found):
@@ -142,32 +156,27 @@ def _measured(
 def _run(
     request: GenerationRequest,
     work: _Work,
-    replayed: Trace | None,
+    file: RequestFile | None,
     count: Callable[[str], int] | None,
     system: GenerationSystem,
     trace: EvaluationTrace,
     callbacks: JobCallbacks,
 ) -> list[Evaluation[_Measurement]]:
     """Asks, and returns the evaluations; after a stop, those of the answers up to then."""
-    most = MOST_PROMPTS if replayed is None else len(replayed.requests)
-    queries = len(work) if isinstance(work, Schedule) else request.max_queries or most
-    prompts, turns, dataset = _prompts(request, system, replayed, queries, count)
-    truths = read_truths(request.prompts) if request.prompts is not None else []
-    for place in (n for n, each in enumerate(truths) if each.text):
-        prompts[place] = replace(prompts[place], chat=False)
-    counted_by, busy_ms = _counted_by(request, work, system, prompts[0], callbacks.on_warning)
+    most = len(work) if isinstance(work, Schedule) else request.max_queries
+    prompts, lines, dataset = _prompts(request, system, file, most, count)
+    turns, truths = [each.turns for each in lines], [each.truth for each in lines if each.truth]
+    is_run = isinstance(work, (Schedule, ClosedLoop))
+    if not is_run and any(each.answers or each.choices or each.text for each in truths):
+        told = "a search scores no answers, choices or texts; agent measure generation does"
+        callbacks.on_warning(f"prompts {request.prompts}: {told}")
+    counted_by, busy_ms = _counted_by(request, work, system, prompts, callbacks.on_warning)
     counting = count if counted_by not in _SYSTEMS else None
-    text = counting is not None or any(turns) or any(each.answers for each in truths)
+    text = counting is not None or any(turns) or (is_run and any(each.answers for each in truths))
     target = system.target(prompts, timeout_s=request.timeout_ms / 1e3, text=text)
     asked = _Conversations(prompts, turns, target)
-    if isinstance(work, ClosedLoop):
-        work = replace(work, think_s=request.think_time_s, follow=asked.follow if any(turns) else None)
-    elif any(turns):
-        raise ConfigurationError(f"prompts {request.prompts}: turns follow answers; give --concurrency")
-    if any(turns) and any(each.answers or each.choices for each in truths):
-        raise ConfigurationError(
-            f"prompts {request.prompts}: answers and choices are for files without turns"
-        )
+    if isinstance(work, ClosedLoop) and any(turns):
+        work = replace(work, follow=asked.follow)
     description, created_at = target.description, utc_now()
     limits = RunLimits(
         request.timeout_ms, stop_requested=callbacks.stop_requested, on_progress=callbacks.on_progress
@@ -200,8 +209,13 @@ def _run(
     if truths and isinstance(measured[0], GenerationMeasurement):
         right = np.flatnonzero(GenerationSummary(measured[0]).answered)[::-1].tolist() if text else []
         first = {n % len(prompts): target.answer(n).visible for n in right}  # of those to the same prompt
-        likely = partial(_likely, system, prompts)
-        measured = [replace(measured[0], scored=scored(truths, first, likely, callbacks.stop_requested))]
+        rows = scored(
+            truths,
+            first,
+            lambda which, more: system.log_probabilities(prompts[which], more),
+            callbacks.stop_requested,
+        )
+        measured = [replace(measured[0], scored=rows)]
     for note in reader.notes.values():
         callbacks.on_warning(f"statistics of the server are missing: {note}")
     group_id = str(uuid.uuid4()) if len(measured) > 1 else None
@@ -224,23 +238,27 @@ def _counted_by(
     request: GenerationRequest,
     work: _Work,
     system: GenerationSystem,
-    first: Prompt,
+    prompts: Sequence[Prompt],
     warn: Callable[[str], None],
 ) -> tuple[str, float]:
-    """Asks once; returns who counts tokens, empty for nobody, and how many milliseconds the answer took."""
-    asked_ns, counted_by = time.perf_counter_ns(), _SYSTEMS[request.agent is None]
-    if system.ask(first).output_tokens == UNKNOWN:
+    """Asks until a prompt is accepted; returns who counts tokens, empty for nobody, and the answer's ms."""
+    for prompt in prompts:
+        asked_ns = time.perf_counter_ns()
+        try:
+            answer = system.ask(prompt)
+            break
+        except InputError:  # such as a prompt that is too long, whose own requests fail
+            if prompt is prompts[-1]:
+                raise
+    answered_ns, counted_by = time.perf_counter_ns() - asked_ns, _SYSTEMS[request.agent is None]
+    if answer.output_tokens == UNKNOWN:
         counted_by = f"the tokenizer {request.tokenizer}" if request.tokenizer else ""
         who = "the tokenizer counts them" if counted_by else "give --tokenizer to count them"
         told = f"the server does not tell how many tokens it generated (usage): {who}"
         if not (counted_by or isinstance(work, (Schedule, ClosedLoop))) and "TPOT" in work:
             raise ConfigurationError(f"tpot_bound: {told}")
         warn(told)
-    return counted_by, (time.perf_counter_ns() - asked_ns) / 1e6
-
-
-def _likely(system: GenerationSystem, prompts: Sequence[Prompt], which: int, more: str) -> Sequence[float]:
-    return system.log_probabilities(prompts[which], more)
+    return counted_by, answered_ns / 1e6
 
 
 def _answered(
@@ -256,7 +274,7 @@ def _answered(
         for each in answers:
             each.output_tokens = counting(each.text) if each.text else UNKNOWN
     planned = [asked.prompt(query).output_tokens for query in range(len(answers))]
-    asked.skip(len(answers))  # the next run asks others, which no cache of prefixes knows
+    target.first += len(answers)  # the next run asks others, which no cache of prefixes knows
     return GenerationMeasurement.of(run, answers, planned, elapsed_ns=0, **known)
 
 
@@ -335,41 +353,39 @@ def _searched(
 def _prompts(
     request: GenerationRequest,
     system: GenerationSystem,
-    replayed: Trace | None,
-    queries: int,
+    file: RequestFile | None,
+    most: int | None,
     count: Callable[[str], int] | None,
-) -> tuple[list[Prompt], list[Sequence[str]], DatasetIdentity]:
-    """Returns the prompts, of a file or synthetic, and the further turns of each."""
+) -> tuple[list[Prompt], Sequence[Asked], DatasetIdentity]:
+    """Returns the prompts, of a file or synthetic ones for at most so many requests, and their lines."""
     chat, seed = request.endpoint == CHAT, request.seed
-    prompt = partial(
-        Prompt, chat=chat, temperature=request.temperature, seed=seed, ignore_eos=request.ignore_eos
-    )
+    prompt = partial(Prompt, temperature=request.temperature, seed=seed, ignore_eos=request.ignore_eos)
 
     def counted(text: str) -> int | None:
-        told = system.ask(prompt(text, 1)).input_tokens
+        told = system.ask(prompt(text, 1, chat)).input_tokens
         return told if told != UNKNOWN else count(text) if count is not None else None
 
-    if request.prompts is not None:
-        read, checksum = read_prompts(request.prompts)
-        if not (chat or all(isinstance(each.content, str) and not each.turns for each in read)):
-            text = f"only --endpoint={CHAT} takes messages or turns"
-            raise ConfigurationError(f"prompts {request.prompts}: {text}")
-        identity = DatasetIdentity("prompts", str(request.prompts), None, checksum, len(read))
-    elif replayed is not None:
-        traced = replayed.requests[:queries]
-        texts, source = synthetic_prompts([each.content for each in traced], seed, counted)
-        read = [each._replace(content=text) for each, text in zip(traced, texts, strict=True)]
-        identity = DatasetIdentity("trace", f"{replayed.path}: {source}", None, replayed.checksum, len(read))
-    else:
+    if file is None:
         lengths = lengths_of("prompt_tokens", request.prompt_tokens or PROMPT_TOKENS)
-        tokens = lengths.drawn(min(queries, MOST_PROMPTS), (seed, 1))
+        tokens = lengths.drawn(min(most or MOST_PROMPTS, MOST_PROMPTS), (seed, 1))
         planned = planned_prompts(tokens, seed, request.prefix_share, request.prefixes)
         texts, source = synthetic_prompts(planned, seed, counted)
-        read = list(map(Asked, texts))
-        identity = DatasetIdentity("synthetic", source, None, None, len(read))
-    drawn = lengths_of("output_tokens", request.output_tokens).drawn(len(read), (seed, 2))
-    prompts = [prompt(each.content, each.output_tokens or n) for each, n in zip(read, drawn, strict=True)]
-    return prompts, [each.turns for each in read], identity
+        lines: Sequence[Asked] = list(map(Asked, texts))
+        identity = DatasetIdentity("synthetic", source, None, None, len(lines))
+    elif request.replay:
+        lines = file.requests[:most]
+        texts, source = synthetic_prompts([each.content for each in lines], seed, counted)
+        lines = [each._replace(content=text) for each, text in zip(lines, texts, strict=True)]
+        identity = DatasetIdentity("trace", f"{file.path}: {source}", None, file.checksum, len(lines))
+    else:
+        lines = file.requests
+        identity = DatasetIdentity("prompts", str(file.path), None, file.checksum, len(lines))
+    drawn = lengths_of("output_tokens", request.output_tokens).drawn(len(lines), (seed, 2))
+    prompts = [
+        prompt(each.content, each.output_tokens or n, chat and not (each.truth and each.truth.text))
+        for each, n in zip(lines, drawn, strict=True)
+    ]
+    return prompts, lines, identity
 
 
 class _Conversations:
@@ -383,14 +399,9 @@ class _Conversations:
         self._asked: dict[int, tuple[Prompt, Sequence[str]]] = {}
 
     def prompt(self, query: int) -> Prompt:
-        """Returns what a query asked."""
-        return self._asked[query][0] if query in self._asked else self._prompts[query % len(self._prompts)]
-
-    def skip(self, count: int) -> None:
-        """Lets the next run begin with a later prompt."""
-        count %= len(self._prompts)
-        self._target.skip(count)
-        self._prompts = [*self._prompts[count:], *self._prompts[:count]]
+        """Returns what a query of the last run asked."""
+        in_turn = self._prompts[(self._target.first + query) % len(self._prompts)]
+        return self._asked[query][0] if query in self._asked else in_turn
 
     def follow(self, query: int) -> Callable[[int], None]:
         """Prepares the turn after a right answer, or the next conversation; see ``ClosedLoop``."""

@@ -14,9 +14,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from inferometer.evaluators.load.arrivals import Extent, Schedule, of_text
 from inferometer.evaluators.statistics import random_state
+from inferometer.evaluators.tasks.texts import Truth
 from inferometer.manifests.errors import ConfigurationError
 
 MOST_PROMPTS = 1024
@@ -99,68 +101,11 @@ class Asked(NamedTuple):
     turns: Sequence[str] = ()
     output_tokens: int | None = None
     due_ms: float = 0.0
-
-
-def read_prompts(path: Path) -> tuple[list[Asked], str]:
-    """Reads prompts from JSON lines with ``prompt``, ``messages``, ``turns`` or ``text``.
-
-    Returns ``sha256:…`` of the file, too. Raises ConfigurationError if the file cannot be read; the message
-    gives the line.
-    """
-    return _read(path, "prompts", "prompt, messages, turns or text", _prompt)
-
-
-def _read(path: Path, what: str, keys: str, parse: Callable[..., Asked]) -> tuple[list[Asked], str]:
-    try:
-        content = path.read_bytes()
-        lines = content.decode("utf-8-sig").split("\n")  # a text may have Unicode's other ends of lines
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
-        raise ConfigurationError(f"{what} {path}: cannot be read: {reason}") from error
-    found = list[Asked]()
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            where = f"{what} {path}: line {number}"
-            try:
-                given = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise ConfigurationError(f"{where}: is no JSON: {error}") from error
-            found.append(parse(given if isinstance(given, dict) else {}, where))
-    if not found:
-        raise ConfigurationError(f"{what} {path}: is empty; give a JSON object with {keys} per line")
-    return found, f"sha256:{hashlib.sha256(content).hexdigest()}"
-
-
-_TEXT = (str, "a text")
-_OF = {
-    "prompt": _TEXT,
-    "text": _TEXT,
-    "messages": (dict, "a list of objects"),
-    "turns": (str, "a list of texts"),
-}
-
-
-def _prompt(given: Mapping[str, Any], where: str) -> Asked:
-    keys = [each for each in _OF if each in given]
-    if len(keys) != 1:
-        raise ConfigurationError(f"{where}: is not a JSON object with either prompt, messages, turns or text")
-    content, (of, what) = given[keys[0]], _OF[keys[0]]
-    parts = [content] if (of, what) == _TEXT else content
-    if not (isinstance(parts, list) and parts and all(isinstance(each, of) for each in parts)):
-        raise ConfigurationError(f"{where}: {keys[0]} is not {what}")
-    first, turns = (content[0], content[1:]) if keys == ["turns"] else (content, ())
-    return Asked(first, turns, _tokens(given, "output_tokens", where))
-
-
-def _tokens(given: Mapping[str, Any], name: str, where: str) -> int | None:
-    tokens = given.get(name)
-    if name in given and not (type(tokens) is int and 1 <= tokens <= _MOST_TOKENS):
-        raise ConfigurationError(f"{where}: {name} is not a whole number within 1…{_MOST_TOKENS}")
-    return tokens
+    truth: Truth | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class RequestFile:
     """The requests of a file, in the order in which they are due, and ``sha256:…`` of the file."""
 
     path: Path
@@ -178,22 +123,85 @@ class Trace:
         return Schedule.given(np.rint(offsets_ns).astype(np.int64), f"trace {self.path.name}")
 
 
-def read_trace(path: Path) -> Trace:
+def read_prompts(path: Path) -> RequestFile:
+    """Reads JSON lines with ``prompt``, ``messages``, ``turns`` or ``text``, and with what is right.
+
+    Raises ConfigurationError if the file cannot be read; the message gives the line.
+    """
+    return _read(path, "prompts", "prompt, messages, turns or text", _prompt)
+
+
+def read_trace(path: Path) -> RequestFile:
     """Reads a trace in Mooncake's format, JSON lines with ``timestamp`` in ms and ``input_length`` in tokens.
 
     ``output_length`` may be missing, and ``hash_ids``, which name the prompt's blocks of 512 tokens. Raises
     ConfigurationError if the file cannot be read; the message gives the line.
     """
-    found, checksum = _read(path, "replay", "timestamp and input_length", _traced)
-    return Trace(path, sorted(found, key=lambda each: each.due_ms), checksum)
+    return _read(path, "replay", "timestamp and input_length", _traced)
 
 
-def _traced(given: Mapping[str, Any], where: str) -> Asked:
+def _read(path: Path, what: str, keys: str, parse: Callable[..., Asked]) -> RequestFile:
+    try:
+        content = path.read_bytes()
+        lines = content.decode("utf-8-sig").split("\n")  # a text may have Unicode's other ends of lines
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise ConfigurationError(f"{what} {path}: cannot be read: {reason}") from error
+    found = list[Asked]()
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            where = f"{what} {path}: line {number}"
+            try:
+                given = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise ConfigurationError(f"{where}: is no JSON: {error}") from error
+            found.append(parse(given if isinstance(given, dict) else {}, where, number))
+    if not found:
+        raise ConfigurationError(f"{what} {path}: is empty; give a JSON object with {keys} per line")
+    found.sort(key=lambda each: each.due_ms)
+    return RequestFile(path, found, f"sha256:{hashlib.sha256(content).hexdigest()}")
+
+
+_TEXT = (str, "a text")
+_OF = {
+    "prompt": _TEXT,
+    "text": _TEXT,
+    "messages": (dict, "a list of objects"),
+    "turns": (str, "a list of texts"),
+}
+
+
+def _prompt(given: Mapping[str, Any], where: str, number: int) -> Asked:
+    keys = [each for each in _OF if each in given]
+    if len(keys) != 1:
+        raise ConfigurationError(f"{where}: is not a JSON object with either prompt, messages, turns or text")
+    content, (of, what) = given[keys[0]], _OF[keys[0]]
+    parts = [content] if (of, what) == _TEXT else content
+    if not (isinstance(parts, list) and parts and all(isinstance(each, of) for each in parts)):
+        raise ConfigurationError(f"{where}: {keys[0]} is not {what}")
+    first, turns = (content[0], content[1:]) if keys == ["turns"] else (content, ())
+    tokens = _tokens(given, "output_tokens", where)
+    try:
+        return Asked(first, turns, tokens, truth=Truth.model_validate({**given, "line": number}))
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        reason = ": ".join([*map(str, wrong["loc"]), wrong["msg"].removeprefix("Value error, ")])
+        raise ConfigurationError(f"{where}: {reason}") from error
+
+
+def _tokens(given: Mapping[str, Any], name: str, where: str) -> int | None:
+    tokens = given.get(name)
+    if name in given and not (type(tokens) is int and 1 <= tokens <= _MOST_TOKENS):
+        raise ConfigurationError(f"{where}: {name} is not a whole number within 1…{_MOST_TOKENS}")
+    return tokens
+
+
+def _traced(given: Mapping[str, Any], where: str, number: int) -> Asked:
     due_ms, ids = given.get("timestamp"), given.get("hash_ids")
     if isinstance(due_ms, bool) or not isinstance(due_ms, int | float) or not 0 <= due_ms < math.inf:
         raise ConfigurationError(f"{where}: timestamp is not a number of milliseconds")
     tokens = _tokens({"input_length": None, **given}, "input_length", where) or 0
-    parts = [(where.rpartition(": ")[2], tokens)]
+    parts = [(f"line {number}", tokens)]
     if ids:
         sizes = [min(_BLOCK, tokens - begin) for begin in range(0, tokens, _BLOCK)]
         if not isinstance(ids, list) or len(ids) != len(sizes):

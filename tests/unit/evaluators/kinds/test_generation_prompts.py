@@ -24,6 +24,7 @@ from inferometer.evaluators.kinds.generation.prompts import (
 )
 from inferometer.evaluators.kinds.generation.request import GenerationRequest
 from inferometer.evaluators.load.arrivals import Extent, Schedule
+from inferometer.evaluators.tasks.texts import Truth
 from inferometer.manifests.errors import ConfigurationError
 
 TEMPLATE = 12
@@ -267,7 +268,8 @@ def test_a_prompt_may_have_other_ends_of_lines(tmp_path: Any) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_bytes('{"prompt": "a\u2028b\x85c"}\r\n\r\n{"prompt": "d"}\n'.encode())
 
-    assert read_prompts(file)[0] == [Asked("a\u2028b\x85c"), Asked("d")]
+    asked = [Asked("a\u2028b\x85c", truth=Truth(line=1)), Asked("d", truth=Truth(line=3))]
+    assert read_prompts(file).requests == asked
 
 
 @pytest.mark.parametrize(

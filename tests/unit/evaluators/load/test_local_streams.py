@@ -180,6 +180,27 @@ def test_what_the_engine_refuses_fails_with_its_reason() -> None:
     assert target.answer(0).error == log.outcomes[0][1]
 
 
+def test_a_prompt_that_cannot_be_encoded_fails_alone_and_queries_ask_in_turn() -> None:
+    with opened() as (system, model):
+        prompts = [text("a" * 64 * 65), text("xy", 2), text("xyz", 2)]
+        target = system.target(prompts, timeout_s=WAIT_S, text=True)
+        log = Log()
+        target.begin(log)
+        model.permits.release(10)
+        for query in range(3):
+            target.submit(query)
+        target.end(WAIT_S)
+        found = [target.answer(query) for query in range(3)]
+        target.first += 2  # as after a run of two queries
+        target.begin(log)
+        target.submit(0)
+        target.end(WAIT_S)
+
+    assert [each.input_tokens for each in found] == [UNKNOWN, 2, 3]
+    assert "characters; at most" in found[0].error
+    assert target.answer(0).input_tokens == 3
+
+
 def test_a_chat_has_its_template_and_messages_their_parts() -> None:
     parts = [{"type": "text", "text": "o"}, {"type": "text", "text": "ne"}]
     with opened() as (system, _):

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inferometer.evaluators.kinds.generation.prompts import read_prompts
 from inferometer.evaluators.load.streams import Answer, ChunkKind
 from inferometer.evaluators.score_intervals import ratio_interval
-from inferometer.evaluators.tasks.texts import Truth, read_truths, score_rows, scored, scores_of
+from inferometer.evaluators.tasks.texts import Truth, score_rows, scored, scores_of
 from inferometer.manifests.errors import ConfigurationError, InputError
 
 LOGS = {
@@ -132,4 +133,4 @@ def test_a_damaged_line_is_refused(line: object, message: str, tmp_path: Path) -
     file.write_text('{"prompt": "a", "answer": "b"}\n\n' + json.dumps(line) + "\n")
 
     with pytest.raises(ConfigurationError, match=f"prompts {file}: line 3: {message}"):
-        read_truths(file)
+        read_prompts(file)
