@@ -61,6 +61,7 @@ def test_prompts_have_as_many_tokens_as_asked(tokenizer: str, lengths: Sequence[
 
     assert [counted(each) for each in prompts] == list(lengths)
     assert len(asked) <= most
+    assert max(map(counted, asked.copy())) <= max(*lengths, 256)  # no more than a server allows
     assert len(set(prompts)) == len(prompts) or min(lengths) < TEMPLATE + 8
     span = f"{lengths[0]}" if len(set(lengths)) == 1 else f"15 to 2000 (mean {np.mean(lengths):.1f})"
     assert told == f"{len(set(prompts))} synthetic prompt{'s' * (len(set(prompts)) > 1)} of {span} tokens"
