@@ -67,6 +67,13 @@ def test_the_name_of_a_manifest_comes_before_an_architecture(
     assert Catalog().named(named) == found
 
 
+def test_an_architecture_has_the_version_that_is_asked_for() -> None:
+    name, highest = Catalog().named("alexnet")
+    assert highest is not None
+    assert Catalog().named("alexnet", "0.5") == (name, "0.5")
+    assert Catalog().named(name, "0.5") == (name, "0.5")
+
+
 def test_an_unknown_model_names_the_nearest_one() -> None:
     with pytest.raises(UnknownModelError, match=r'unknown model "alexnt"; did you mean "AlexNet"'):
         Catalog().named("alexnt")

@@ -177,3 +177,18 @@ def test_a_model_keeps_its_gpus_while_it_is_served_otherwise_for_a_time(
 
     assert found == [("gpu:0", {(0,): 1}), ("gpu:0,1", {(0,): 1, (1,): 1}), ("gpu:0,1", {(0,): 2, (1,): 2})]
     assert told(client, "Echo") == before
+
+
+def test_a_model_keeps_a_gpu_that_is_not_the_first(
+    agent: AgentServer, client: triton.InferenceServerClient
+) -> None:
+    device = {"parameters": {"device": {"string_value": "gpu:1"}}}
+    client.load_model("Mean", config=json.dumps({**device, "instance_group": [{"count": 1}]}))
+    server = KServeConnection(KServeAddress.parse(f"kserve://{agent.address}"), RemoteOptions())
+    control = ModelControl(server, "Mean", owned=True)
+    control.serve(None, 1, 0.0, 2)
+    found = told(client, "Mean")
+    control.close()
+
+    assert found == ("gpu:1", {(1,): 2})
+    assert told(client, "Mean") == ("gpu:1", {(1,): 1})

@@ -20,6 +20,7 @@ from inferometer.agent.generation.engine import (
     choose,
 )
 from inferometer.agent.generation.tokenizers import FIRST_BYTE, ByteTokenizer
+from inferometer.agent.tracing.recorder import SpanRecorder, TraceContext, TraceLevel, TraceScope
 from inferometer.manifests.errors import AgentError, InputError, PredictionError, QueueFullError
 
 END = 1
@@ -397,3 +398,43 @@ def test_log_probabilities_wait_for_the_requests_before_them_and_generate_nothin
         assert generated(engine, *request()) == "hello"
     with pytest.raises(AgentError, match="closed"):
         engine.log_probabilities((3, 4))
+
+
+def spans_of(generation: Generation, ended_ns: int) -> list[tuple[str, int]]:
+    """The names of its spans, with their durations in ns."""
+    recorder = SpanRecorder(TraceContext.new(), TraceLevel.MODEL_TRACE)
+    generation.record(TraceScope.top(recorder), "Recital", None, ended_ns)
+    return sorted(
+        (chunk.kinds[kind].name, duration_ns)
+        for chunk in recorder.take()
+        for kind, duration_ns in chunk.values("kind", "duration_ns")
+    )
+
+
+def test_the_spans_of_a_request_end_with_it_although_the_engine_goes_on() -> None:
+    now = iter(range(0, 10_000, 10))
+    with closing(Engine(Recital("abc"), ByteTokenizer(), "Recital", clock=lambda: next(now))) as engine:
+        generation = engine.submit(*request(max_tokens=3), received := Received())
+        received.text()
+    arrived_ns, joined_ns = generation.arrived_ns, generation.joined_ns
+    assert joined_ns is not None
+    ends = list(generation.times_ns[-1])
+
+    whole, cut, waited = (spans_of(generation, each) for each in (ends[-1], ends[0], joined_ns - 5))
+
+    name, each = "text_completion Recital", ["sample", "detokenize"]
+    assert [span for span, _ in whole] == sorted([name, "queue", "prefill", "step", "step", *3 * each])
+    assert [span for span, _ in cut] == sorted([name, "queue", "prefill", *each])
+    assert waited == [("queue", joined_ns - 5 - arrived_ns), (name, joined_ns - 5 - arrived_ns)]
+
+
+def test_a_request_that_never_joined_has_spent_no_time() -> None:
+    model = Recital("abcdefgh")
+    with engine_of(model, max_batch_size=1) as engine:
+        model.gate.clear()
+        engine.submit(*request(), Received())
+        assert model.entered.wait(WAIT_S)
+        waiting = engine.submit(*request(), Received())
+        waiting.cancel()
+        model.gate.set()
+    assert set(waiting.spent_ns().values()) == {0}

@@ -73,7 +73,15 @@ def test_of_several_gpus_the_worst_counts_and_the_mean_of_times(
         monkeypatch.setattr(pynvml, f"nvmlDeviceGet{name}", answer)
 
     assert read(Device.gpus("0,2,0,2")) == GpuCounters(1408, 1980, True, 10, 10, 2)
-    assert read(Device.gpus("0,1")) == GpuCounters(1409, 1980, False, 5, 5, 1)
+    # each counts once, however many instances it has
+    assert read(Device.gpus("0,0,1")) == GpuCounters(1409, 1980, False, 5, 5, 1)
+
+
+def test_gpus_that_tell_nothing_are_there_nevertheless(driver: dict[str, Any]) -> None:
+    for name in [name for name in driver if name.startswith("DeviceGet")]:
+        driver[name] = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    assert read(Device.gpus("0,1")) == GpuCounters()
 
 
 @pytest.mark.parametrize(

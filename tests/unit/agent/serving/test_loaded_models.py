@@ -230,6 +230,18 @@ def test_a_model_on_several_devices_takes_its_part_of_the_limit_of_each(make, di
     assert disk.loaded == ["fits", "full"]
 
 
+def test_a_model_that_is_too_large_for_one_of_its_devices_makes_no_other_leave(make, disk):
+    models, gpus = make(memory_mib=50), (Device.gpus("0"), Device.gpus("1"))
+    disk.used |= dict.fromkeys(gpus, 0)
+    used_once(models, disk, "a", mib=40, device=gpus[1])
+    expected = dict(zip(gpus, (60 * MIB, 20 * MIB), strict=True))
+
+    with pytest.raises(MemoryLimitError, match="large takes 60 MiB on gpu:0; the agent's --memory_limit is"):
+        models.lease("large", Loading("large", expected, lambda _: pytest.fail("loaded")))
+
+    assert disk.loaded == ["a"]
+
+
 def test_as_many_models_as_may_be_are_loaded(make, disk):
     models = make(limit=2)
     used_once(models, disk, "a", "b", "c")

@@ -71,6 +71,22 @@ def test_prompts_have_as_many_tokens_as_asked(tokenizer: str, lengths: Sequence[
     )
 
 
+def test_few_words_of_another_size_are_not_those_of_prompts() -> None:
+    """Else prompts that are meant to differ would consist of the same words."""
+    counted = _words_of(lambda word: 1 if word in ("of", "to") else 2)
+    [prompt], _ = synthetic_prompts(planned_prompts([1001 + TEMPLATE], 0, 0.0, 1), 0, counted)
+
+    assert counted(prompt) == 1001 + TEMPLATE
+    assert len(set(prompt.split())) > 20
+
+
+def test_what_follows_parts_of_different_sizes_is_not_repeated() -> None:
+    first, second = (("a", 10), ("b", 10)), (("a", 5), ("b", 10))
+
+    assert repeated_share([first, second]) == 5 / 35
+    assert repeated_share([first, first]) == 20 / 40
+
+
 def test_tokens_over_the_ends_of_words_are_told() -> None:
     planned = planned_prompts([50] * 3, 0, 0.0, 1)
     _, told = synthetic_prompts(planned, 0, lambda text: len(text) // 9 + 1)
@@ -229,6 +245,14 @@ def test_the_requests_of_a_trace_are_due_at_its_times(
     assert isinstance(work, Schedule)
     assert work.offsets_ns / 1e9 == pytest.approx(offsets_s)
     assert work.rate_qps == pytest.approx((len(offsets_s) - 1) / offsets_s[-1])
+
+
+def test_requests_of_a_trace_that_are_due_together_are_so_at_any_rate(tmp_path: Path) -> None:
+    path = _write(tmp_path / "trace.jsonl", [{"timestamp": 7, "input_length": 20}] * 3)
+    trace = read_trace(path)
+
+    for rate_qps in (None, 4.0):
+        assert trace.schedule(Extent(0.0, 3), rate_qps).offsets_ns.tolist() == [0, 0, 0]
 
 
 def test_a_trace_in_a_closed_loop_has_each_request_once(tmp_path: Path) -> None:

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from virtual_system import NS_PER_S, VirtualClock, VirtualServer
 
-from inferometer.evaluators.load.arrivals import Extent
+from inferometer.evaluators.load.arrivals import Extent, Schedule
 from inferometer.evaluators.load.issuer import RunLimits
 from inferometer.evaluators.load.load_session import MAX_CONCURRENCY, ClosedLoop, NullTarget, run_closed_loop
-from inferometer.evaluators.load.queries import Outcome, Stop
+from inferometer.evaluators.load.queries import Outcome, QueryLog, Stop
 from inferometer.manifests.errors import ConfigurationError, SessionError
 
 MS = 1_000_000
@@ -66,6 +66,7 @@ def test_what_fails_or_is_given_up_makes_room_and_is_counted_once():
     assert run.queries.count(Outcome.ANSWERED) == 197
     assert run.queries.repeated == 1
     assert run.reasons == {"it is told to fail": 1}
+    assert server.most_in_flight <= 4, "the two that hang, and as many as asked"
 
 
 @pytest.mark.parametrize("think_s", [0.03, 0.5])
@@ -138,3 +139,13 @@ def test_a_concurrency_that_makes_no_sense_is_refused(concurrency):
         ConfigurationError, match=rf"concurrency is {concurrency}; allowed: 1…{MAX_CONCURRENCY}"
     ):
         ClosedLoop(concurrency, Extent(1.0))
+
+
+def test_due_times_ascend_although_a_user_is_told_late_that_a_query_has_ended():
+    log = QueryLog(Schedule(np.zeros(0, np.int64), "closed loop", 0.0), began_ns=100)
+
+    for now_ns, due_ns in ((150, 140), (160, 120), (170, None)):
+        log.sent_unscheduled(now_ns, due_ns)
+
+    assert log.queries().scheduled_ns[:3].tolist() == [40, 40, 70]
+    assert log.queries().sent_ns[:3].tolist() == [50, 60, 70]

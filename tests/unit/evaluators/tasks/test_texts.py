@@ -134,3 +134,10 @@ def test_a_damaged_line_is_refused(line: object, message: str, tmp_path: Path) -
 
     with pytest.raises(ConfigurationError, match=f"prompts {file}: line 3: {message}"):
         read_prompts(file)
+
+
+@pytest.mark.parametrize(("answer", "value"), [("The...", 1.0), ("an eel", 0.0)])
+def test_an_accepted_answer_of_articles_alone_is_met_by_no_words(answer: str, value: float) -> None:
+    rows = scored([Truth(line=1, answer="the!")], {0: answer}, told, lambda: False)
+
+    assert values_of(rows) == {"exact match": value, "F1": value}
