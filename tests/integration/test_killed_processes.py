@@ -134,21 +134,23 @@ def serve(folder: Path, *options: str) -> Iterator[Agent]:
         agent.end()
         assert process.wait(TIMEOUT_S) == 0
         assert not psutil.wait_procs(agent.family, 10)[1]
-        assert not _shared_memory() - before
+        wait_for(lambda: not _shared_memory() - before)  # others may be about to map or remove theirs
     finally:
         process.kill()
         process.communicate()
 
 
 def _shared_memory() -> set[str]:
-    """The user's shared memory that no process has open; that of others may come and go."""
-    used = set()
-    for maps in Path("/proc").glob("[0-9]*/maps"):
-        with suppress(OSError):
-            used |= set(re.findall(r"/dev/shm/(\S+)", maps.read_text()))
-    owner = os.getuid()
+    """The user's shared memory that no process has open; that of others may come and go.
+
+    It is listed first: what another process makes meanwhile is not taken for one that is left.
+    """
     with os.scandir("/dev/shm") as entries:
-        return {each.name for each in entries if each.name not in used and each.stat().st_uid == owner}
+        found = {each.name for each in entries if each.stat().st_uid == os.getuid()}
+    for process in Path("/proc").glob("[0-9]*/maps"):
+        with suppress(OSError):  # it has ended
+            found -= set(re.findall(r"/dev/shm/(\S+)", process.read_text()))
+    return found
 
 
 def over_grpc(agent: Agent, stack: ExitStack, waits: bool) -> Callable[[str, np.ndarray], np.ndarray]:
