@@ -245,10 +245,14 @@ class Race:
         found = self.trials()[0]
         if self._confirmed:
             return RateAnswer(found.rate_qps, found.low, found.high, Method.LATE_FRACTION.value, self.note)
-        if not self._figures[found.configuration].certain:
-            note = f"no rate above {found.rate_qps:.4g} queries/s was sent{'; ' * bool(self.note)}{self.note}"
-            return RateAnswer(found.rate_qps, found.rate_qps, None, Method.AT_LEAST.value, note)
-        return None
+        if (figure := self._figures[found.configuration]).certain:
+            return None
+        note, low_qps = f"no rate above {found.rate_qps:.4g} queries/s was sent", found.rate_qps
+        if len(figure.blocks) != SEQUENCES:  # but those of a round, which chose it for its luck with them
+            note, low_qps = f"{note}, and this one was not confirmed", None
+        return RateAnswer(
+            found.rate_qps, low_qps, None, Method.AT_LEAST.value, "; ".join(filter(None, (note, self.note)))
+        )
 
     def _measure_capacities(self) -> None:
         """Sends bursts to every configuration; a delay makes no difference, since the batches are full."""
@@ -479,7 +483,7 @@ class Race:
         metered = self._per_watt and not (stopped and self._sequences > 1)  # which may be too short
         costs = np.array(self.watts[-len(runs) :] if metered else [self._cost(each)])
         if not costs.all():
-            raise SessionError("objective rate_per_watt: the counter of energy can no longer be read")
+            raise SessionError("objective rate_per_watt: a counter of energy was reset or is not read")
         each.watts = float(costs.mean()) if self._per_watt else None
         return Probe(rate_qps, late, odds, kept, stopped, costs)
 

@@ -96,11 +96,7 @@ def test_the_power_of_a_gpu_is_that_of_its_counter(
     sys: Path, wait: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     millijoules = {"card 1": 9_000_000_000}
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
-    monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: f"card {index}")
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetTotalEnergyConsumption", millijoules.__getitem__)
+    driver_with(monkeypatch, millijoules)
 
     with EnergyMeter(GPU, sys) as meter:
         wait(1.5)
@@ -108,6 +104,35 @@ def test_the_power_of_a_gpu_is_that_of_its_counter(
 
         assert meter.metered == "whole GPU, all processes"
         assert meter.read_watts() == pytest.approx(300.0)
+
+
+def driver_with(monkeypatch: pytest.MonkeyPatch, millijoules: dict[str, int]) -> None:
+    """Lets NVML have these counters."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: f"card {index}")
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetTotalEnergyConsumption", millijoules.__getitem__)
+
+
+def test_a_counter_that_was_reset_gives_no_power_until_it_is_read_again(
+    sys: Path, wait: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show(sys, **dict.fromkeys(ZONES, 900_000_000))
+    millijoules = {"card 1": 9_000_000_000}
+    driver_with(monkeypatch, millijoules)
+
+    with EnergyMeter(GPU, sys) as gpu, EnergyMeter(CPU, sys) as cpu:
+        wait(2.0)
+        millijoules["card 1"] = 4_000
+        show(sys, **{"1": 5_000_000})
+
+        assert (gpu.read_watts(), cpu.read_watts()) == (0.0, 0.0)
+
+        wait(2.0)
+        millijoules["card 1"] = 204_000
+        show(sys, **{"1": 65_000_000})
+        assert (gpu.read_watts(), cpu.read_watts()) == (100.0, 30.0)
 
 
 def test_a_gpu_without_a_counter_is_not_metered_by_the_packages(

@@ -104,6 +104,20 @@ def test_without_time_to_confirm_there_is_no_interval() -> None:
     assert (best.low, best.high) == (None, None)
 
 
+def test_without_time_to_confirm_a_rate_that_one_probe_kept_is_no_end_of_an_interval() -> None:
+    prober = _LateProber(SERIAL)
+    prober.late = "round 1"
+    race = race_of(request_of(0, 60.0), configurations(), prober)
+
+    assert race.run()
+
+    answer = race.answer()
+    assert answer is not None
+    assert (answer.method, answer.low_qps, answer.high_qps) == (Method.AT_LEAST.value, None, None)
+    note = f"no rate above {answer.rate_qps:.4g} queries/s was sent, and this one was not confirmed"
+    assert answer.note == f"{note}; the time budget was used up"
+
+
 def test_without_time_for_a_round_it_is_not_known_whether_the_bound_can_be_kept() -> None:
     prober, request = _LateProber(SERIAL), request_of(0, 60.0)
     prober.late = "round 0"
@@ -273,6 +287,7 @@ def test_above_what_can_be_sent_the_answer_is_a_bound() -> None:
     answer = race.answer()
     assert answer is not None
     assert (answer.method, answer.rate_qps) == (Method.AT_LEAST.value, pytest.approx(150.0))
+    assert (answer.low_qps, answer.note) == (answer.rate_qps, "no rate above 150 queries/s was sent")
     options = request_of(0, 60.0).load.load_options()
     measured = TuningMeasurement(options, tuple(prober.runs), 0, answer, race.trials())
     assert measured.another is None
