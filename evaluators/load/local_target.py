@@ -53,9 +53,9 @@ class LocalTarget(Closeable):
     The session still belongs to its owner: ``close`` only stops the threads, and closes the further
     ``instances`` that the target has opened.
 
-    Query n predicts input n modulo the number of inputs. Up to ``max_queue`` queries may wait for their batch
-    to begin; any further query fails. See ``BatchingOptions`` for the batches; prepared inputs of different
-    shapes never share one. The clock is that of the run, in nanoseconds.
+    Query n predicts input n modulo the number of inputs. The fields of ``BatchingOptions`` may be given; a
+    query beyond ``max_queue`` fails, and prepared inputs of different shapes never share a batch. The clock
+    is that of the run, in nanoseconds.
 
     Raises:
         ConfigurationError: A number is out of its range, or the system can have only one instance.
@@ -69,25 +69,21 @@ class LocalTarget(Closeable):
         session: TensorSystem,
         inputs: LoadInputs,
         *,
-        max_batch_size: int = 1,
-        max_queue_delay_ms: float = 0.0,
-        max_queue: int = 10_000,
-        instances: int = 1,
         clock: Callable[[], int] = time.perf_counter_ns,
+        **batching: Any,
     ) -> None:
-        batching = BatchingOptions(
-            max_batch_size, max_queue_delay_ms, max_queue=max_queue, instances=instances
-        )
+        options = BatchingOptions(**batching)
         self._session = session
         self._clock = clock
-        self._full = f"the queue is full, {max_queue} queries wait"
+        self._full = f"the queue is full, {options.max_queue} queries wait"
         self._run: _Run | None = None
-        self._switch_interval_s: float | None = None
+        self._interval_s = sys.getswitchinterval()
         self._closed = False
-        self._queue = RequestQueue[_Query](max_queue, "under load", clock)
+        self._queue = RequestQueue[_Query](options.max_queue, "under load", clock)
         # a system that is not a session has only one
-        sessions = open_instances(session, instances, getattr(session, "open_another", None))
-        predictors = [_Batches(each, inputs, max_batch_size, owned=each is not session) for each in sessions]
+        sessions = open_instances(session, options.instances, getattr(session, "open_another", None))
+        size = options.max_batch_size
+        predictors = [_Batches(each, inputs, size, owned=each is not session) for each in sessions]
         form_of: Callable[[_Query], object] | None = None
         if isinstance(inputs, PreparedInputs) and not inputs.are_alike:
             forms = [shapes_of(row) for row in inputs.rows]
@@ -98,7 +94,7 @@ class LocalTarget(Closeable):
         self._workers = BatchWorkers(
             predictors,
             self._queue,
-            batching,
+            options,
             clock,
             "under load",
             form_of=form_of,
@@ -120,9 +116,7 @@ class LocalTarget(Closeable):
         if self._run is not None:
             self._cancel(self._run)
         self._run = _Run(answers, self._clock)
-        if self._switch_interval_s is None:
-            self._switch_interval_s = sys.getswitchinterval()
-            sys.setswitchinterval(_SWITCH_INTERVAL_S)
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
 
     def submit(self, query: int) -> None:
         """Queues a query, which fails if the queue is full; raises SessionError if no run has begun."""
@@ -146,7 +140,7 @@ class LocalTarget(Closeable):
         if run is not None:
             run.wait(timeout_s)
             self._cancel(run)
-        self._switch_as_before()
+            sys.setswitchinterval(self._interval_s)
 
     def close(self) -> None:
         """Fails the waiting queries, stops the threads, and waits a few seconds for a prediction in progress.
@@ -156,20 +150,15 @@ class LocalTarget(Closeable):
         if self._closed:
             return
         self._closed = True
-        self._switch_as_before()
         run, self._run = self._run, None
         if run is not None:
+            sys.setswitchinterval(self._interval_s)
             run.closed = True
             self._queue.clear(SessionError(_CLOSED))
         self._queue.close()
         self._workers.join(_CLOSE_TIMEOUT_S)
         if run is not None:
             run.finish()
-
-    def _switch_as_before(self) -> None:
-        if self._switch_interval_s is not None:
-            sys.setswitchinterval(self._switch_interval_s)
-            self._switch_interval_s = None
 
     def _cancel(self, run: _Run) -> None:
         """Drops the waiting queries of a run, and discards its outcomes from now on."""
@@ -178,11 +167,7 @@ class LocalTarget(Closeable):
 
 
 def make_load_target(
-    system: LoadableSystem | TensorSystem,
-    inputs: LoadInputs,
-    max_batch_size: int,
-    max_queue_delay_ms: float,
-    instances: int = 1,
+    system: LoadableSystem | TensorSystem, inputs: LoadInputs, **batching: Any
 ) -> LoadTarget:
     """Returns a target that puts load on a system; the caller closes it.
 
@@ -190,13 +175,7 @@ def make_load_target(
     """
     if isinstance(system, LoadableSystem):
         return system.load_target(inputs)
-    return LocalTarget(
-        system,
-        inputs,
-        max_batch_size=max_batch_size,
-        max_queue_delay_ms=max_queue_delay_ms,
-        instances=instances,
-    )
+    return LocalTarget(system, inputs, **batching)
 
 
 class SwitchedTarget(Closeable):
@@ -213,29 +192,20 @@ class SwitchedTarget(Closeable):
     def __init__(self, system: TensorSystem, inputs: LoadInputs, reopen: Callable[..., TensorSystem]) -> None:
         self._system, self._inputs, self._reopen = system, inputs, reopen
         self._opened = (system.description.threads, system.description.precision)
-        self._serve(make_load_target(system, inputs, 1, 0.0))
+        self._serve(make_load_target(system, inputs))
 
     @property
     def description(self) -> SystemDescription:
         """The model and what it runs on now."""
         return self._system.description
 
-    def use(
-        self,
-        threads: int | None,
-        max_batch_size: int,
-        max_queue_delay_ms: float,
-        instances: int,
-        precision: Precision | None = None,
-    ) -> str:
+    def use(self, threads: int | None, precision: Precision | None = None, **batching: Any) -> str:
         """Serves the model in another way from the next run on; see ``make_load_target``.
 
         Args:
             threads: The threads per operator; None keeps them.
-            max_batch_size: The maximum number of queries in a batch.
-            max_queue_delay_ms: How long the first query of a batch waits for others.
-            instances: The number of instances.
             precision: The precision that a model in code is cast to; None keeps it.
+            batching: Its ``max_batch_size``, ``max_queue_delay_ms`` and ``instances``.
 
         Returns:
             Why the model cannot be served like this; empty if it is.
@@ -251,8 +221,7 @@ class SwitchedTarget(Closeable):
                 if threads is not None and found != threads:
                     return f"the framework keeps to {found} threads per operator"
                 self._opened = wanted
-            batching = (max_batch_size, max_queue_delay_ms, instances)
-            self._serve(make_load_target(self._system, self._inputs, *batching))
+            self._serve(make_load_target(self._system, self._inputs, **batching))
         except InferometerError as error:
             return str(error)
         return ""
@@ -271,9 +240,7 @@ class SwitchedTarget(Closeable):
 class ModelControl(Protocol):
     """Serves a model of a server in one way after the other."""
 
-    def serve(
-        self, threads: int | None, max_batch_size: int, max_queue_delay_ms: float, instances: int
-    ) -> None:
+    def serve(self, threads: int | None, **batching: Any) -> None:
         """Serves it in another way, for those who open it later; raises InferometerError if it cannot be.
 
         Raises ConfigurationError if no other way with this kind of value will do either.
@@ -299,26 +266,17 @@ class ReloadedTarget(SwitchedTarget):
         self._first = system
         self._control: ModelControl = system.control()
 
-    def use(
-        self,
-        threads: int | None,
-        max_batch_size: int,
-        max_queue_delay_ms: float,
-        instances: int,
-        precision: Precision | None = None,
-    ) -> str:
-        """Serves the model in another way from the next run on, in the precision that it has.
-
-        See ``SwitchedTarget``.
+    def use(self, threads: int | None, precision: Precision | None = None, **batching: Any) -> str:
+        """Serves the model in another way, in the precision that it has; see ``SwitchedTarget``.
 
         Raises:
             ConfigurationError: The server cannot vary this at all.
         """
         self._leave()
         try:
-            self._control.serve(threads, max_batch_size, max_queue_delay_ms, instances)
+            self._control.serve(threads, **batching)
             self._system = self._reopen()
-            self._serve(make_load_target(self._system, self._inputs, 1, 0.0))
+            self._serve(make_load_target(self._system, self._inputs))
         except ConfigurationError:
             raise
         except InferometerError as error:

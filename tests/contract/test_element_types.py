@@ -189,7 +189,7 @@ def test_what_goes_in_comes_out(opened: Callable[[str, str], Any], door: str, dt
 
 
 def failures_under_load(session: Any, inputs: PreparedInputs | ReadInputs) -> object:
-    with make_load_target(session, inputs, 1, 0.0) as target:
+    with make_load_target(session, inputs) as target:
         log = QueryLog(Schedule(np.zeros(len(inputs), np.int64), "all at once", 1.0), time.perf_counter_ns())
         target.begin(log)
         for query in range(len(inputs)):

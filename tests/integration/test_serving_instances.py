@@ -74,7 +74,7 @@ def test_four_instances_under_load_have_four_times_the_throughput(serving, manif
     for instances in (1, 4):
         with (
             opened("Scripted", manifest_folder) as session,
-            make_load_target(session, inputs, 1, 0.0, instances) as target,
+            make_load_target(session, inputs, instances=instances) as target,
         ):
             began_ns = time.perf_counter_ns()
             log = QueryLog(Schedule(np.zeros(REQUESTS, np.int64), "all at once", 1.0), began_ns)

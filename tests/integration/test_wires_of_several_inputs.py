@@ -300,7 +300,7 @@ def test_a_batch_that_lacks_a_tensor_is_refused(opened, way):
 @pytest.mark.parametrize("inputs", [PREPARED, READ], ids=["prepared", "read"])
 @pytest.mark.parametrize("way", WAYS)
 def test_load_sends_each_query_as_its_own_length(opened, way, inputs):
-    with make_load_target(opened(way), inputs, 4, 0.0) as target:
+    with make_load_target(opened(way), inputs, max_batch_size=4) as target:
         log = QueryLog(Schedule(np.zeros(QUERIES, np.int64), "all at once", 1.0), time.perf_counter_ns())
         target.begin(log)
         for query in range(QUERIES):

@@ -31,7 +31,7 @@ from inferometer.evaluators.jobs.options import SERVER_STATISTICS_HZ, SPARE_CORE
 from inferometer.evaluators.kinds.batches.job import EvaluationTrace
 from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, RateSearchMeasurement, lag_reason
 from inferometer.evaluators.kinds.load.mlperf import MlperfWork
-from inferometer.evaluators.kinds.load.request import LoadRequest, MaxQpsRequest, WorkloadRequest
+from inferometer.evaluators.kinds.load.request import BATCHING, LoadRequest, MaxQpsRequest, WorkloadRequest
 from inferometer.evaluators.kinds.load.search import search_max_qps
 from inferometer.evaluators.load.arrivals import Schedule
 from inferometer.evaluators.load.issuer import RunLimits
@@ -233,8 +233,8 @@ def open_target(
         opened.enter_context(_closed(system))
         inputs, identity = _inputs(request, resources, system, dataset)
         if make_target is None:
-            batching = (request.max_batch_size, request.max_queue_delay_ms, instances)
-            target = make_load_target(system, inputs, *batching)
+            batching = {name: getattr(request, name) for name in BATCHING}
+            target = make_load_target(system, inputs, **batching)
         else:
             target = make_target(system, inputs, partial(_reopened, resources, wanted))
         opened.enter_context(_closed(target))

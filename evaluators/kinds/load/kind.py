@@ -49,7 +49,7 @@ from inferometer.evaluators.kinds.load.report import (
     ProbesReport,
     WorkloadReport,
 )
-from inferometer.evaluators.kinds.load.request import LoadRequest, MaxQpsRequest, WorkloadRequest
+from inferometer.evaluators.kinds.load.request import BATCHING, LoadRequest, MaxQpsRequest, WorkloadRequest
 from inferometer.evaluators.kinds.load.summary import (
     LoadSummary,
     mix_rows,
@@ -109,10 +109,7 @@ def options_text(options: LoadOptions, *, bound: bool = False) -> Iterator[str]:
     yield f"{options.warm_up_queries} queries to warm up"
 
 
-_REPEATED = (
-    *("percentile", "timeout_ms", "warm_up_queries"),
-    *("max_batch_size", "max_queue_delay_ms", "instances", "include_preprocess"),
-)
+_REPEATED = ("percentile", "timeout_ms", "warm_up_queries", *BATCHING, "include_preprocess")
 
 
 def load_words(evaluation: Evaluation, options: LoadOptions, request: type[LoadRequest]) -> Iterator[str]:

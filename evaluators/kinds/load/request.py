@@ -29,9 +29,11 @@ if TYPE_CHECKING:
     from inferometer.evaluators.kinds.load.measurement import LoadOptions, Scenario
     from inferometer.evaluators.load.arrivals import ArrivalProcess, Extent
 
+BATCHING = ("max_batch_size", "max_queue_delay_ms", "instances")
+"""The options of a model in this process that are fields of ``BatchingOptions``."""
 _SAME = (
     *("percentile", "latency_bound_ms", "timeout_ms", "warm_up_queries"),
-    *("max_batch_size", "max_queue_delay_ms", "instances", "include_preprocess"),
+    *(*BATCHING, "include_preprocess"),
 )
 _KEPT = {
     *_SAME,
@@ -207,7 +209,7 @@ class LoadRequest(SampledTraces, ModelRequest):
             session = replace(self.system.session, device=device)
             object.__setattr__(self, "system", replace(self.system, session=session))
         set_instances(self)
-        for name in ("max_batch_size", "max_queue_delay_ms", "instances", "gpus", "pin"):
+        for name in (*BATCHING, "gpus", "pin"):
             if self.system.agents and getattr(self, name) != LoadRequest.__dataclass_fields__[name].default:
                 raise ConfigurationError(f"{name} applies only to a model in this process; leave it out")
         check_options(self)

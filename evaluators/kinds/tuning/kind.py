@@ -112,7 +112,7 @@ class TuningJob(LoadJob):
     def _use(self, c: Configuration) -> str:
         release_free_memory()  # of the configuration before
         precision = None if c.precision is None else read_precision(c.precision)
-        return self._target.use(c.threads, c.max_batch_size, c.max_queue_delay_ms, c.instances, precision)
+        return self._target.use(**asdict(c) | {"precision": precision})
 
     def _described(self) -> str:
         return f"tuning for at most {self._tuning.time_budget_s:g} s"

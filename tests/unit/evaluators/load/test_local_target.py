@@ -389,7 +389,7 @@ def test_a_model_is_opened_anew_only_for_other_threads_or_another_precision():
         (2, Precision.BFLOAT16, "", 4),
     ]
     for threads, precision, reason, count in ways:
-        assert target.use(threads, 1, 0.0, 1, precision) == reason
+        assert target.use(threads, precision) == reason
         assert len(opened) == count
     found = [(each.description.threads, each.description.precision) for each in opened]
     assert found[1:] == [(1, Precision.BFLOAT16), *[(2, Precision.BFLOAT16)] * 2]
