@@ -13,7 +13,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -57,7 +57,7 @@ class ProcessorTimes:
 
 @dataclass(frozen=True, slots=True)
 class GpuCounters:
-    """The counters that the driver reports for one GPU, or for several together: see ``_TOGETHER``.
+    """The counters that the driver reports for one GPU, or for several together: see ``_COUNTERS``.
 
     Attributes:
         clock_mhz: The current clock of the multiprocessors.
@@ -410,12 +410,12 @@ class GpuReader(_Driver):
 
     def read(self) -> GpuCounters | None:
         """Reads the counters of the GPUs together; returns None if there is no GPU."""
-        every = [_counters(gpu) for gpu in self._gpus]
         found: dict[str, Any] = {}
-        for name, together in _TOGETHER.items():
-            if known := [value for each in every if (value := getattr(each, name)) is not None]:
+        for name, (read, together) in _COUNTERS.items():
+            told = [_optional(read, gpu) for gpu in self._gpus]
+            if known := [value for value in told if value is not None]:
                 found[name] = together(known)
-        return GpuCounters(**found) if every else None
+        return GpuCounters(**found) if self._gpus else None
 
     def figures(self) -> dict[str, float]:
         """Returns the figures of a single GPU: use, memory, power, clock and temperature, named ``gpu_…``."""
@@ -481,26 +481,6 @@ class GpuUseReader(_Driver):
         )
 
 
-_TOGETHER: Mapping[str, Callable[[list[int]], int]] = {
-    **dict.fromkeys(("clock_mhz", "clock_limit_mhz"), min),
-    **dict.fromkeys(("heat_slowed_ns", "power_slowed_ns"), lambda times_ns: sum(times_ns) // len(times_ns)),
-    **dict.fromkeys(("slowdown", "other_processes"), max),
-}
-"""How the counters of several GPUs become one: those of the worst GPU, but the mean of times."""
-
-
-def _counters(gpu: Any) -> GpuCounters:
-    reasons = _optional(lambda: int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)))
-    return GpuCounters(
-        clock_mhz=_optional(lambda: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM)),
-        clock_limit_mhz=_optional(lambda: pynvml.nvmlDeviceGetMaxClockInfo(gpu, pynvml.NVML_CLOCK_SM)),
-        slowdown=None if reasons is None else bool(reasons & _SLOWDOWN),
-        heat_slowed_ns=_slowed_ns(gpu, pynvml.NVML_PERF_POLICY_THERMAL),
-        power_slowed_ns=_slowed_ns(gpu, pynvml.NVML_PERF_POLICY_POWER),
-        other_processes=_optional(lambda: _others(gpu)),
-    )
-
-
 def gpu_of_index(index: int) -> Any:
     """Returns NVML's GPU with this index in a framework, which sees only ``CUDA_VISIBLE_DEVICES``."""
     visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
@@ -528,8 +508,8 @@ def read_gpu_memory(index: int) -> dict[str, int]:
     return {}
 
 
-def _slowed_ns(gpu: Any, policy: int) -> int | None:
-    return _optional(lambda: int(pynvml.nvmlDeviceGetViolationStatus(gpu, policy).violationTime))
+def _slowed_ns(policy: int, gpu: Any) -> int:
+    return int(pynvml.nvmlDeviceGetViolationStatus(gpu, policy).violationTime)
 
 
 def _others(gpu: Any) -> int:
@@ -537,6 +517,21 @@ def _others(gpu: Any) -> int:
     processes = {process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)}
     own = {os.getpid(), *process_tree(os.getpid())}  # with the processes of instances
     return len(processes - own) if processes & own else max(len(processes) - 1, 0)
+
+
+def _mean(values: Sequence[int]) -> int:
+    return sum(values) // len(values)
+
+
+_COUNTERS: Mapping[str, tuple[Callable[[Any], int], Callable[[Sequence[int]], int]]] = {
+    "clock_mhz": (lambda gpu: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM), min),
+    "clock_limit_mhz": (lambda gpu: pynvml.nvmlDeviceGetMaxClockInfo(gpu, pynvml.NVML_CLOCK_SM), min),
+    "slowdown": (lambda gpu: pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu) & _SLOWDOWN != 0, max),
+    "heat_slowed_ns": (partial(_slowed_ns, pynvml.NVML_PERF_POLICY_THERMAL), _mean),
+    "power_slowed_ns": (partial(_slowed_ns, pynvml.NVML_PERF_POLICY_POWER), _mean),
+    "other_processes": (_others, max),
+}
+"""What reads each counter of a GPU, and how those of several become one: of the worst, but the mean time."""
 
 
 def _figures(gpu: Any, names: Iterable[str]) -> dict[str, float]:

@@ -286,17 +286,12 @@ class Environment:
 
 def unknown_environment(frameworks: Mapping[str, str], image_libraries: Mapping[str, str]) -> Environment:
     """Returns the environment of an unknown machine; the libraries are those of this process."""
+    texts = ("hostname", "architecture", "cpu_model", "operating_system", "kernel", "python_version")
+    numbers: dict[str, Any] = dict.fromkeys(("logical_cores", "usable_cores", "memory_bytes"), 0)
     return Environment(
-        hostname="",
-        architecture="",
-        cpu_model="",
-        logical_cores=0,
+        **dict.fromkeys(texts, ""),
+        **numbers,
         physical_cores=None,
-        usable_cores=0,
-        memory_bytes=0,
-        operating_system="",
-        kernel="",
-        python_version="",
         inferometer_version=__version__,
         frameworks=dict(frameworks),
         gpus=(),

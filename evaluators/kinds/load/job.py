@@ -147,9 +147,7 @@ class LoadJob:
         measurement: LoadMeasurement | RateSearchMeasurement
         if isinstance(self._work, MlperfWork):
             logs = resources.data_directory / "mlperf" / evaluation_id
-            measurement, whole = self._work.run(
-                target, len(inputs), logs, callbacks.stop_requested, callbacks.on_progress
-            )
+            measurement, whole = self._work.run(target, len(inputs), logs, limits)
         else:
             measurement, whole = self._measured(session, self._work)
             if not whole and not any(len(run.queries) for run in session.runs):

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 
-from inferometer.evaluators.evaluation import Progress
 from inferometer.evaluators.jobs.options import INITIAL_QPS, LATENCY_BOUND_MS, WORKLOAD_MIN_QUERIES
 from inferometer.evaluators.kinds.load.measurement import LoadMeasurement, LoadOptions, MlperfResult, Scenario
 from inferometer.evaluators.kinds.load.mlperf_settings import (
@@ -54,20 +53,14 @@ def check_loadgen() -> None:
         ) from error
 
 
-def expected_qps(
-    target: QueryTarget,
-    scenario: Scenario,
-    *,
-    window: int,
-    timeout_ms: float,
-    stop_requested: Callable[[], bool] = lambda: False,
-) -> float | None:
+def expected_qps(target: QueryTarget, scenario: Scenario, window: int, limits: RunLimits) -> float | None:
     """Measures the rate that LoadGen should expect, with a margin.
 
     LoadGen prepares as many queries as this rate requires: if it is too low, LoadGen runs out of them before
     the minimum duration, and the run is INVALID. A half-second probe may find a system that is still warming
     up, or a busy machine, so probes are repeated until one agrees with the fastest before it, or for 2.5 s,
-    and the fastest is used. ``window`` is the number of samples in flight in the offline scenario.
+    and the fastest is used. ``window`` is the number of samples in flight in the offline scenario. Progress
+    is not reported.
 
     Returns:
         The rate; None if no query was answered.
@@ -75,11 +68,12 @@ def expected_qps(
     samples = scenario.samples_per_query
     flight = window if scenario is Scenario.OFFLINE else samples
     loop = ClosedLoop(flight, Extent(_PROBE_S, flight))
+    quiet = RunLimits(limits.timeout_ms, stop_requested=limits.stop_requested)
     fastest_qps, probed_s = 0.0, 0.0
     while probed_s < _PROBES_S:
-        run = run_closed_loop(target, loop, RunLimits(timeout_ms, stop_requested=stop_requested))
+        run = run_closed_loop(target, loop, quiet)
         answered = run.queries.chosen(run.queries.outcome == Outcome.ANSWERED)
-        if not len(answered) or stop_requested():
+        if not len(answered) or limits.stop_requested():
             break
         probe_s = max(1, int(answered.done_ns.max())) / _NS_PER_S
         rate_qps = len(answered) / probe_s / samples
@@ -95,9 +89,7 @@ def run_mlperf(
     settings: MlperfSettings,
     inputs: int,
     directory: Path,
-    *,
-    stop_requested: Callable[[], bool] = lambda: False,
-    on_progress: Callable[[Progress], None] = lambda _: None,
+    limits: RunLimits,
     clock: Callable[[], int] = time.perf_counter_ns,
 ) -> tuple[LoadRun, MlperfResult]:
     """Runs a scenario of LoadGen on a target, and waits for its end.
@@ -107,8 +99,9 @@ def run_mlperf(
     requested, and when nothing was answered within twice the timeout and at least two samples timed out.
     LoadGen cannot be stopped: its thread then stays blocked, and this process cannot run it again.
 
-    LoadGen chooses from ``inputs`` inputs and logs to ``directory``, which must be empty. ``stop_requested``
-    and ``on_progress`` are called four times a second. The clock is monotonic, and the same as the target's.
+    LoadGen chooses from ``inputs`` inputs and logs to ``directory``, which must be empty. A query times out
+    from when it was issued or, offline, from when it was sent to the target. The clock is monotonic, and the
+    same as the target's.
 
     Returns:
         The samples as timed by our own clock, in the order of issue, and LoadGen's result. Scheduled times
@@ -122,7 +115,6 @@ def run_mlperf(
     check_loadgen()
     from inferometer.evaluators.kinds.load.mlperf_library import LoadGenRun
 
-    limits = RunLimits(settings.timeout_ms, stop_requested=stop_requested, on_progress=on_progress)
     schedule = Schedule(np.empty(0, np.int64), settings.scenario.value, 0.0)
     log = QueryLog(schedule, clock())
     window = settings.window if settings.scenario is Scenario.OFFLINE else 0
@@ -323,7 +315,6 @@ class MlperfWork:
             min_duration_s=request.least_duration_s,
             min_queries=request.min_queries or max(WORKLOAD_MIN_QUERIES, least_queries(request.percentile)),
             seed=request.seed,
-            timeout_ms=request.timeout_ms,
             window=max(_WINDOW, 4 * request.max_batch_size),
         )
         options = replace(
@@ -347,12 +338,7 @@ class MlperfWork:
         )
 
     def run(
-        self,
-        target: QueryTarget,
-        inputs: int,
-        directory: Path,
-        stop_requested: Callable[[], bool],
-        on_progress: Callable[[Progress], None],
+        self, target: QueryTarget, inputs: int, directory: Path, limits: RunLimits
     ) -> tuple[LoadMeasurement, bool]:
         """Runs the scenario with LoadGen's logs in a new folder, which is removed if the run is interrupted.
 
@@ -365,23 +351,15 @@ class MlperfWork:
         """
         settings = self.settings
         if not settings.rate_qps:
-            found_qps = expected_qps(
-                target,
-                settings.scenario,
-                window=settings.window,
-                timeout_ms=settings.timeout_ms,
-                stop_requested=stop_requested,
-            )
+            found_qps = expected_qps(target, settings.scenario, settings.window, limits)
             settings = replace(settings, rate_qps=found_qps or INITIAL_QPS)
-        if stop_requested():
+        if limits.stop_requested():
             raise EvaluationInterrupted("stopped before a query was sent; nothing was published")
         with explained(OutputError, f"{directory}: cannot create LoadGen's log folder"):
             directory.mkdir(parents=True)
         whole = False
         try:
-            run, result = run_mlperf(
-                target, settings, inputs, directory, stop_requested=stop_requested, on_progress=on_progress
-            )
+            run, result = run_mlperf(target, settings, inputs, directory, limits)
             whole = run.stop is not Stop.INTERRUPTED
         finally:
             if not whole:

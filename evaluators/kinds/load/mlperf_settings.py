@@ -36,8 +36,6 @@ class MlperfSettings:
         percentile: The latency percentile to which the bound applies, in percent.
         min_queries: The minimum number of queries (offline: samples).
         seed: The seed of the schedule; the choice of inputs and their order use the two seeds after it.
-        timeout_ms: The timeout of a query, counted from when it was issued; in the offline scenario, from
-            when it was sent to the system under test.
         window: The maximum number of samples in flight in the offline scenario.
 
     Raises:
@@ -51,7 +49,6 @@ class MlperfSettings:
     min_duration_s: float
     min_queries: int
     seed: int
-    timeout_ms: float
     window: int = 256
 
     def __post_init__(self) -> None:

@@ -11,9 +11,11 @@ from inferometer.evaluators.kinds.load.mlperf import expected_qps, on_schedule, 
 from inferometer.evaluators.kinds.load.mlperf_settings import MlperfSettings, server_schedule
 from inferometer.evaluators.kinds.load.summary import compared
 from inferometer.evaluators.load.arrivals import Schedule
+from inferometer.evaluators.load.issuer import RunLimits
 from inferometer.evaluators.load.queries import Outcome, Queries, Stop
 
 INPUTS = 7
+LIMITS = RunLimits(10_000.0)
 
 
 class Target:
@@ -51,7 +53,6 @@ def settings(scenario: Scenario, **changes) -> MlperfSettings:
         "min_duration_s": 0.0,
         "min_queries": 70,
         "seed": 7,
-        "timeout_ms": 10_000.0,
     }
     return MlperfSettings(**given | changes)
 
@@ -61,7 +62,7 @@ def test_each_sample_is_counted_once_and_loadgen_agrees(scenario: Scenario, tmp_
     target = Target(twice=(3, 5))
     asked = settings(scenario)
 
-    run, result = run_mlperf(target, asked, INPUTS, tmp_path)
+    run, result = run_mlperf(target, asked, INPUTS, tmp_path, LIMITS)
 
     queries = run.queries
     samples = 70 * scenario.samples_per_query
@@ -112,7 +113,7 @@ def test_the_seed_chooses_the_inputs(tmp_path: Path) -> None:
         target = Target()
         directory = tmp_path / str(number)
         directory.mkdir()
-        run_mlperf(target, settings(Scenario.SINGLE_STREAM, seed=seed), INPUTS, directory)
+        run_mlperf(target, settings(Scenario.SINGLE_STREAM, seed=seed), INPUTS, directory, LIMITS)
         handed.append(target.handed)
     assert handed[0] == handed[1] != handed[2]
 
@@ -121,7 +122,7 @@ def test_the_seed_chooses_the_inputs(tmp_path: Path) -> None:
 def test_failures_go_to_loadgen_as_answers_and_make_the_run_invalid(
     scenario: Scenario, tmp_path: Path
 ) -> None:
-    run, result = run_mlperf(Target(fails=range(10, 20)), settings(scenario), INPUTS, tmp_path)
+    run, result = run_mlperf(Target(fails=range(10, 20)), settings(scenario), INPUTS, tmp_path, LIMITS)
 
     queries = run.queries
     assert queries.count(Outcome.FAILED) == 10
@@ -136,7 +137,7 @@ def test_failures_go_to_loadgen_as_answers_and_make_the_run_invalid(
 
 @pytest.mark.parametrize("scenario", Scenario)
 def test_a_sample_that_is_never_answered_is_given_up(scenario: Scenario, tmp_path: Path) -> None:
-    run, result = run_mlperf(Target(hangs=(10,)), settings(scenario, timeout_ms=300.0), INPUTS, tmp_path)
+    run, result = run_mlperf(Target(hangs=(10,)), settings(scenario), INPUTS, tmp_path, RunLimits(300.0))
 
     queries = run.queries
     assert run.stop is Stop.COMPLETE
@@ -165,7 +166,7 @@ def test_more_samples_than_the_window_holds_are_handed_over_as_answers_come(tmp_
                 self.waiting = []
 
     target = Held()
-    run, _ = run_mlperf(target, settings(Scenario.OFFLINE, window=10), INPUTS, tmp_path)
+    run, _ = run_mlperf(target, settings(Scenario.OFFLINE, window=10), INPUTS, tmp_path, LIMITS)
 
     assert target.most == 10
     assert run.queries.count(Outcome.ANSWERED) == 70
@@ -175,7 +176,7 @@ def test_more_samples_than_the_window_holds_are_handed_over_as_answers_come(tmp_
 def test_what_a_target_raises_ends_the_run_and_is_raised(tmp_path: Path) -> None:
     target = Target(raises=(2,))
     with pytest.raises(ZeroDivisionError, match="a target that is wrong"):
-        run_mlperf(target, settings(Scenario.OFFLINE), INPUTS, tmp_path)
+        run_mlperf(target, settings(Scenario.OFFLINE), INPUTS, tmp_path, LIMITS)
     assert target.ended
 
 
@@ -185,13 +186,13 @@ def test_the_rate_to_expect_is_that_of_loadgens_queries() -> None:
             time.sleep(0.002)
             super().submit(query)
 
-    single = expected_qps(Slow(), Scenario.SINGLE_STREAM, window=1, timeout_ms=1000)
-    eight = expected_qps(Slow(), Scenario.MULTI_STREAM, window=1, timeout_ms=1000)
+    single = expected_qps(Slow(), Scenario.SINGLE_STREAM, 1, RunLimits(1000))
+    eight = expected_qps(Slow(), Scenario.MULTI_STREAM, 1, RunLimits(1000))
     assert single is not None
     assert eight is not None
     assert 25 < single <= 1.25 * 500
     assert 3 < eight <= 1.25 * 500 / 8
-    assert expected_qps(Target(fails=range(10**9)), Scenario.OFFLINE, window=4, timeout_ms=100) is None
+    assert expected_qps(Target(fails=range(10**9)), Scenario.OFFLINE, 4, RunLimits(100)) is None
 
 
 def test_a_slow_probe_is_repeated_until_two_agree() -> None:
@@ -210,8 +211,7 @@ def test_a_slow_probe_is_repeated_until_two_agree() -> None:
 
     steady, slow_once = SlowAtFirst(0, 0), SlowAtFirst(1, 0.1)
     steady_qps, slow_once_qps = (
-        expected_qps(target, Scenario.SINGLE_STREAM, window=1, timeout_ms=1000)
-        for target in (steady, slow_once)
+        expected_qps(target, Scenario.SINGLE_STREAM, 1, RunLimits(1000)) for target in (steady, slow_once)
     )
     assert steady_qps is not None
     assert slow_once_qps is not None
@@ -238,7 +238,7 @@ def test_the_rate_to_expect_takes_a_bounded_time() -> None:
 
     target = Slower()
     begin = time.monotonic()
-    found = expected_qps(target, Scenario.SINGLE_STREAM, window=1, timeout_ms=1000)
+    found = expected_qps(target, Scenario.SINGLE_STREAM, 1, RunLimits(1000))
 
     assert target.begun <= 5
     assert time.monotonic() - begin < 10

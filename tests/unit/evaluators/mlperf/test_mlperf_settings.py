@@ -10,7 +10,7 @@ from inferometer.evaluators.kinds.load.measurement import Scenario
 from inferometer.evaluators.kinds.load.mlperf_settings import MlperfSettings, least_queries, server_schedule
 from inferometer.manifests.errors import ConfigurationError
 
-SERVER = MlperfSettings(Scenario.SERVER, 500.0, 10_000_000, 99.0, 0.3, 100, seed=7, timeout_ms=1000.0)
+SERVER = MlperfSettings(Scenario.SERVER, 500.0, 10_000_000, 99.0, 0.3, 100, seed=7)
 
 
 @pytest.mark.parametrize(("percentile", "queries"), [(90.0, 64), (99.0, 662), (99.9, 6636)])
