@@ -287,10 +287,10 @@ class Environment:
 def unknown_environment(frameworks: Mapping[str, str], image_libraries: Mapping[str, str]) -> Environment:
     """Returns the environment of an unknown machine; the libraries are those of this process."""
     texts = ("hostname", "architecture", "cpu_model", "operating_system", "kernel", "python_version")
-    numbers: dict[str, Any] = dict.fromkeys(("logical_cores", "usable_cores", "memory_bytes"), 0)
+    numbers = ("logical_cores", "usable_cores", "memory_bytes")
+    unknown: dict[str, Any] = {**dict.fromkeys(texts, ""), **dict.fromkeys(numbers, 0)}
     return Environment(
-        **dict.fromkeys(texts, ""),
-        **numbers,
+        **unknown,
         physical_cores=None,
         inferometer_version=__version__,
         frameworks=dict(frameworks),

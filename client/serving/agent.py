@@ -10,6 +10,7 @@ import socket
 import threading
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import partial
@@ -239,15 +240,12 @@ def advertised_address(advertise: str | None, bound: str, hostname: str | None =
     given = (advertise or AUTOMATIC).strip()
     if given.casefold() == AUTOMATIC:
         return f"{hostname or socket.gethostname()}:{port}" if host in _WILDCARDS else bound
-    try:
-        return str(AgentAddress.parse(given))
-    except ConfigurationError:
-        try:
-            return str(AgentAddress.parse(f"{given}:{port}"))
-        except ConfigurationError:
-            raise ConfigurationError(
-                f'--advertise "{given}" is not an address; allowed: HOST:PORT, HOST, {AUTOMATIC} or {NONE}'
-            ) from None
+    for address in (given, f"{given}:{port}"):
+        with suppress(ConfigurationError):
+            return str(AgentAddress.parse(address))
+    raise ConfigurationError(
+        f'--advertise "{given}" is not an address; allowed: HOST:PORT, HOST, {AUTOMATIC} or {NONE}'
+    )
 
 
 def make_heartbeat(

@@ -52,11 +52,7 @@ from inferometer.manifests.errors import ConfigurationError
 
 AUTO = "auto"
 _BYTES_PER_MIB = 1024 * 1024
-BATCHING = (
-    *("max_batch_size", "max_queue_delay_ms", "preferred_batch_sizes", "max_queue", "memory_limit"),
-    *("priority_levels", "default_priority_level", "default_queue_policy", "priority_queue_policy"),
-    *("inline_predict_us", "instances", "gpus", "pin", "version_policy"),
-)
+BATCHING = (*(field.name for field in fields(BatchingOptions)), "gpus", "memory_limit", "version_policy")
 """The names of the options for the queue, memory and versions, which ``serving_options`` reads."""
 _BATCHING_DEFAULTS = BatchingOptions()
 
