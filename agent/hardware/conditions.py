@@ -123,13 +123,9 @@ class ConditionCounters:
 def read_counters(
     gpu: GpuCounters | None = None, proc: Path = PROC, sys: Path = SYS, *, processes: Iterable[int] = ()
 ) -> ConditionCounters:
-    """Reads the counters of this machine and this process.
+    """Reads the counters of this machine and this process, beside those of the GPU from ``GpuReader``.
 
-    Args:
-        gpu: The counters of the GPU, read by ``GpuReader``.
-        proc: The folder of the ``proc`` file system.
-        sys: The folder of the ``sys`` file system.
-        processes: The ids of the children whose CPU time is counted as this process's.
+    The CPU time of the children ``processes`` is counted as this process's.
     """
     memory = _optional(_numbers, proc / "vmstat") or {}
     quota = _optional(_quota, proc, sys) or {}
@@ -157,11 +153,7 @@ def read_counters(
 
 
 def own_cpu_s(processes: Iterable[int] = ()) -> float:
-    """Returns this process's CPU time in seconds: its threads, its ended children, and ``processes``.
-
-    Args:
-        processes: The ids of running children to include; ended children are always included.
-    """
+    """Returns this process's CPU time in seconds: its threads, ended children, and running ``processes``."""
     times = os.times()
     living_s = 0.0
     for process in processes:
@@ -172,11 +164,9 @@ def own_cpu_s(processes: Iterable[int] = ()) -> float:
 
 
 def read_processors(proc: Path = PROC, usable: Iterable[int] | None = None) -> ProcessorTimes | None:
-    """Reads the times of the processors that this process may use; None if they are not reported.
+    """Reads the times of the ``usable`` processors, by default those that this process may use.
 
-    Args:
-        proc: The folder of the ``proc`` file system.
-        usable: The numbers of the processors; None means all that this process may use.
+    None if they are not reported.
     """
     return _optional(_processors, proc, set(usable_processors() if usable is None else usable))
 
@@ -400,9 +390,6 @@ class GpuReader(_Driver):
 
     If the GPUs differ, CUDA numbers the fastest one first unless ``CUDA_DEVICE_ORDER`` is ``PCI_BUS_ID``;
     that order is not reproduced here.
-
-    Args:
-        device: The device of the model, whose process has the GPU open.
     """
 
     def __init__(self, device: Device) -> None:

@@ -334,14 +334,7 @@ def read_environment(
 
 
 def container_architecture(machine: str | None = None) -> str:
-    """Returns the name that container images use for an architecture.
-
-    Args:
-        machine: The system's name for it; None means this machine's.
-
-    Returns:
-        The name; empty if the system does not report one.
-    """
+    """Returns the name that container images use for a machine, by default this one; empty if unknown."""
     name = (platform.machine() if machine is None else machine).strip().casefold()
     return _CONTAINER_ARCHITECTURES.get(name, name)
 

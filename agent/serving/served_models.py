@@ -187,10 +187,7 @@ _WORKED_S = 0.5
 class IdleRelease:
     """Releases free memory once a busy process has become idle, so that no request waits for it.
 
-    Args:
-        release: Releases the memory.
-        clock: A monotonic clock in seconds.
-        processor_clock: The processor time of the process in seconds.
+    ``clock`` is monotonic, and ``processor_clock`` that of the process's processor time; both in seconds.
     """
 
     def __init__(

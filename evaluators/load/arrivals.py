@@ -66,17 +66,10 @@ class ArrivalProcess:
     name: ClassVar[str]
 
     def offsets_ns(self, rate_qps: float, extent: Extent, seed: int) -> NDArray[np.int64]:
-        """Draws arrivals.
+        """Draws arrivals: int64, ascending, nanoseconds since the beginning of the schedule.
 
-        The generator is NumPy's ``RandomState`` (MT19937), whose stream NumPy has frozen.
-
-        Args:
-            rate_qps: The mean rate, above 0.
-            extent: The length of the schedule.
-            seed: The seed, at least 0; the same seed gives the same arrivals.
-
-        Returns:
-            int64, ascending: nanoseconds since the beginning of the schedule.
+        The generator is NumPy's ``RandomState`` (MT19937), whose stream NumPy has frozen: the same seed, at
+        least 0, gives the same arrivals.
 
         Raises:
             ConfigurationError: The rate is not above 0, or there would be too many arrivals or none.
@@ -124,9 +117,7 @@ class ArrivalProcess:
     def mean_qps(self, rate_qps: float, duration_s: float) -> float:
         """Returns the mean rate up to a time, without drawing; during a ramp, it differs from ``rate_qps``.
 
-        Args:
-            rate_qps: The rate of the process, above 0.
-            duration_s: The time; if it is 0, the mean rate is 0.
+        Up to a time of 0, it is 0.
         """
         if not duration_s > 0:
             return 0.0

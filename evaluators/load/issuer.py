@@ -68,11 +68,7 @@ class RunWatch:
     to stop. A query that is due but could not be sent is counted, too. At 50 % above the capacity, this takes
     some 500 queries; at 10 %, some 6,000. An excess of less than 5 % may not be found.
 
-    Args:
-        log: The log of the run.
-        limits: The limits that end it.
-        schedule: When queries are due; None for a closed loop, which has no backlog.
-        total: The total number of queries that the progress reports.
+    A closed loop has no backlog, and a ``schedule`` of None. Progress is that of ``total`` queries.
     """
 
     def __init__(self, log: QueryLog, limits: RunLimits, schedule: Schedule | None, total: int) -> None:
@@ -205,14 +201,8 @@ def run_open_loop(
 
     The run is checked four times a second, if possible between two queries that are more than 1 ms apart. It
     stops if a stop is requested, if too many queries are late, if none of at least 50 queries is answered
-    within one timeout, or if the backlog grows without end (see ``RunWatch``).
-
-    Args:
-        target: The system under test.
-        schedule: When queries are due.
-        limits: The limits that end the run early.
-        clock: A monotonic clock in nanoseconds, the same as the target's.
-        sleep: Sleeps for a number of seconds.
+    within one timeout, or if the backlog grows without end (see ``RunWatch``). ``clock`` is a monotonic clock
+    in nanoseconds, the same as the target's.
     """
     log = QueryLog(schedule, clock())
     stop, ended_ns = _sent_and_awaited(target, schedule, log, limits, clock, sleep)
@@ -234,14 +224,8 @@ def run_together(
     sends. The rules are those of ``run_open_loop`` for all queries together: the run stops for a backlog only
     if that of all targets together grows. The runs are those of ``counted``.
 
-    Args:
-        targets: The systems under test.
-        schedules: When the queries of each target are due.
-        limits: The limits that end the run early.
-        late: For each target, a bound in nanoseconds, and the number of queries that may exceed it before the
-            run stops; instead of that of ``limits``.
-        clock: A monotonic clock in nanoseconds, the same as the targets'.
-        sleep: Sleeps for a number of seconds.
+    For each target, ``late`` has a bound in nanoseconds, and the number of queries that may exceed it before
+    the run stops, instead of that of ``limits``.
     """
     offsets_ns = np.concatenate([each.offsets_ns for each in schedules])
     order = np.argsort(offsets_ns, kind="stable")
@@ -364,13 +348,9 @@ def _issue(target: QueryTarget, schedule: Schedule, log: QueryLog, pacer: _Pacer
 
 
 class _Pacer:
-    """The pacer, which waits until each query is due and has the run checked meanwhile.
+    """The pacer, which waits until each query is due and has the run checked by ``watch`` meanwhile.
 
-    Args:
-        watch: Checks the run.
-        negligible_ns: The lag that changes no result; see ``validity.negligible_ns``.
-        clock: See ``run_open_loop``.
-        sleep: See ``run_open_loop``.
+    A lag of ``negligible_ns`` changes no result; see ``validity.negligible_ns``.
     """
 
     def __init__(
@@ -425,8 +405,7 @@ def drain(
 ) -> Stop:
     """Waits until every query that was sent has its outcome or has timed out.
 
-    Returns:
-        Why the run had to stop meanwhile; ``COMPLETE`` if it did not.
+    Returns why the run had to stop meanwhile; ``COMPLETE`` if it did not.
     """
     sent = log.sent_count
     last_ns = log.began_ns + int(log.scheduled_ns[sent - 1]) if sent else 0

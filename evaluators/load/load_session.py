@@ -41,11 +41,7 @@ from inferometer.manifests.errors import ConfigurationError, SessionError
 
 
 class NullTarget:
-    """A target that answers at once, in the thread that sends; satisfies ``target.QueryTarget``.
-
-    Args:
-        clock: The clock of the run, in nanoseconds.
-    """
+    """A target that answers at once, in the thread that sends; satisfies ``target.QueryTarget``."""
 
     def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         self._clock = clock
@@ -133,10 +129,8 @@ def peak_qps(schedule: Schedule) -> float:
 def check_load(rate_qps: float, ceiling_qps: float = 0.0) -> float:
     """Checks that a load is at most half of what this machine can send, and returns what it can send.
 
-    Args:
-        rate_qps: The rate, such as ``peak_qps`` of a schedule. Any rate up to half of ``LEAST_QPS`` is
-            accepted without calibration.
-        ceiling_qps: The result of ``calibrate``; 0 if it is not known, as in the result.
+    ``ceiling_qps`` is the result of ``calibrate``; 0 if it is not known, as in the result, because any rate
+    up to half of ``LEAST_QPS`` is accepted without calibration.
 
     Raises:
         ConfigurationError: The load is above that limit.
@@ -201,14 +195,8 @@ def run_closed_loop(
     A query is due when it is sent, so there is no lag; if users think, it is due so long after the one before
     ended. A slow answer delays later queries: the latency is that of a number of users who wait for each
     answer, not that at a given rate. A query that fails or times out makes room for the next. No backlog can
-    grow; all other rules are as in ``issuer.run_open_loop``.
-
-    Args:
-        target: The system under test.
-        loop: The number of queries in flight, and the length of the run.
-        limits: The limits that end the run early, without a bound.
-        clock: A monotonic clock in nanoseconds, the same as the target's.
-        sleep: Waits for a number of seconds or until a query is done; None for the default.
+    grow; all other rules are as in ``issuer.run_open_loop``. The limits have no bound. ``sleep`` waits for a
+    number of seconds or until a query is done.
     """
     extent, schedule = loop.extent, Schedule(np.empty(0, np.int64), str(loop), 0.0)
     log = _WakingLog(schedule, clock())
@@ -508,9 +496,7 @@ class LoadSession:
 class MixSession:
     """A session that runs schedules on several targets at once, and keeps the complete probes.
 
-    Args:
-        targets: The systems under test.
-        limits: The limits that end a probe early; the smallest bound.
+    The limits that end a probe early have the smallest bound.
     """
 
     def __init__(self, targets: Sequence[LoadTarget], limits: RunLimits) -> None:

@@ -134,11 +134,7 @@ class Queries:
         return self.chosen(self.scheduled_ns >= offset_ns)
 
     def chosen(self, places: NDArray[np.bool_]) -> Queries:
-        """Returns a selection of the queries.
-
-        Args:
-            places: bool, n; whether to include each query.
-        """
+        """Returns a selection of the queries; ``places``, bool, n, tells whether to include each."""
         return replace(self, **{name: getattr(self, name)[places] for name in QUERY_COLUMNS})
 
 
@@ -158,10 +154,6 @@ class QueryLog:
     """A thread-safe log of the times and the outcome of each query; satisfies ``target.Answers``.
 
     Memory is allocated in advance: logging a query takes a few stores into arrays. Queries are sent in order.
-
-    Args:
-        schedule: When the queries are due.
-        began_ns: When the run begins, on the run's clock.
 
     Attributes:
         sent_count: The number of queries that were sent.

@@ -105,14 +105,8 @@ def backlog(queries: Queries, times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
     """Returns how many queries were due and still in the system, at each of several times.
 
     A query without an answer leaves the system when any query due after it is answered: a query that hangs is
-    not a queue. A query that was never sent is not counted.
-
-    Args:
-        queries: The queries of one run.
-        times_ns: int64; the times, since the run began.
-
-    Returns:
-        int64; one value for each time.
+    not a queue. A query that was never sent is not counted. The times since the run began are int64, and so
+    is the result, with one value for each.
     """
     due_ns, left_ns = _due_and_left(queries)
     left_ns = np.sort(left_ns)
@@ -130,11 +124,7 @@ def growing(queries: Queries, now_ns: int) -> bool:
     just able to keep up: √(arrivals · (1 + cv²)), where cv is the coefficient of variation of the gaps
     between arrivals and 1 stands for the service times. Queries must also leave in both: a system that
     stalls, or takes long for each of many queries, does not lack capacity. A rate of twice the capacity is
-    detected after some 150 queries, a tenth above it after some 5,000.
-
-    Args:
-        queries: The queries of one run, as they are now.
-        now_ns: The current time, since the run began.
+    detected after some 150 queries, a tenth above it after some 5,000. Times count from when the run began.
     """
     due_ns, left_ns = _due_and_left(queries)
     due_ns = due_ns[due_ns <= now_ns]

@@ -119,15 +119,10 @@ class LateFractionRoot:
 
 
 def late_fraction_root(counts: Counts, late_fraction: float) -> LateFractionRoot | None:
-    """Fits the curve and returns the rate at which it crosses a share.
+    """Fits the curve through counts near a rate, and returns the rate at which it crosses a share in (0, 1).
 
-    Args:
-        counts: The counts of probes near that rate.
-        late_fraction: The share, above 0 and below 1.
-
-    Returns:
-        The root. None if the counts do not determine it: too few slices, none or all of the queries late, or
-            a crossing far outside their rates.
+    Returns None if the counts do not determine it: too few slices, none or all of the queries late, or a
+    crossing far outside their rates.
     """
     slices = len(counts.queries)
     if slices < 3 or not 0 < counts.late.sum() < counts.queries.sum():
@@ -209,11 +204,8 @@ def _spread(missing: NDArray[np.float64], variances: NDArray[np.float64]) -> flo
 def monotone_shares(queries: NDArray[np.float64], late: NDArray[np.float64]) -> NDArray[np.float64]:
     """Returns late fractions that never decrease with the rate; rates at which they would are pooled.
 
-    This is isotonic regression by pooling adjacent violators (Ayer et al. 1955).
-
-    Args:
-        queries: float64, n; the number of queries, above 0, by ascending rate.
-        late: float64, n; the number of late queries, in the same order.
+    This is isotonic regression by pooling adjacent violators (Ayer et al. 1955). Both arguments are float64,
+    n, by ascending rate: the numbers of queries, above 0, and of late ones.
     """
     pools: list[tuple[float, float, int]] = []
     for total, bad in zip(queries.tolist(), late.tolist(), strict=True):

@@ -31,14 +31,10 @@ _SCENARIOS = {
 
 
 class LoadGenRun:
-    """One run of LoadGen.
+    """One run of LoadGen, which chooses from ``inputs`` inputs, with an empty directory for its logs.
 
-    Args:
-        settings: The settings.
-        inputs: The number of inputs to choose from.
-        issue: Called in LoadGen's thread with the ids of a query's samples, to be passed to ``complete``, and
-            with the numbers of their inputs; it must not raise.
-        directory: An empty directory for its logs.
+    ``issue`` is called in LoadGen's thread with the ids of a query's samples, to be passed to ``complete``,
+    and with the numbers of their inputs; it must not raise.
 
     Raises:
         ConfigurationError: A run that was abandoned in this process is still blocked.

@@ -71,9 +71,6 @@ def least_queries(percentile: float) -> int:
     This is the smallest n for which, if a fraction of 1 - percentile were late, at most 1 % of the runs would
     have one late query or none among n: 64 at 90 %, 662 at 99 %. LoadGen calls a run with fewer INVALID. (In
     the server scenario, 459 at 99 % are enough if none is late.)
-
-    Args:
-        percentile: The percentile, above 0 and below 100.
     """
     late = 1 - percentile / 100
     high = 2
@@ -142,10 +139,7 @@ _CONDITIONS = {
 
 
 class MlperfLog:
-    """The log of a LoadGen run, whose entries are accessed by key.
-
-    Args:
-        directory: The directory of the logs.
+    """The log of a LoadGen run in the directory of its logs.
 
     Raises:
         OutputError: There is no log, or it cannot be read.
@@ -172,13 +166,9 @@ class MlperfLog:
         return int(values.get("generated_query_count") or 0), int(values.get("generated_query_duration") or 0)
 
     def result(self, scenario: Scenario, *, ended: bool, clock_known: bool) -> MlperfResult:
-        """Returns the result; the result of a cancelled run is invalid and has no figures.
+        """Returns the result; that of a run that LoadGen has not ``ended`` is invalid and has no figures.
 
-        Args:
-            scenario: The scenario of the run.
-            ended: Whether LoadGen ended the run. The log of a cancelled run may contain figures, too, but
-                they count samples without an answer.
-            clock_known: See ``MlperfResult``.
+        The log of such a run may contain figures, too, but they count samples without an answer.
         """
         ended = ended and "result_validity" in self._values
         # the version is logged before the run

@@ -77,8 +77,7 @@ class ServedQueries:
     def service_s(self, delay_s: float = 0.0) -> NDArray[np.float64]:
         """Returns how long each query occupied a single server that serves in order: float64, n.
 
-        Args:
-            delay_s: The part of a query's time during which the server is free for others.
+        During ``delay_s`` of a query's time, the server is free for others.
         """
         occupied_s: NDArray[np.float64] = self.done_s - np.maximum(self.sent_s + delay_s, self.free_s)
         return occupied_s
@@ -223,11 +222,8 @@ class SingleServer:
 
         Late queries in few groups, due to stalls that another run may not have, thus widen the interval.
 
-        Args:
-            rate: The rate at which the mean of the groups' shares equals ``late_fraction``.
-            guess: The end if shares were linear, which is above or below ``rate``.
-            bound_s: The bound.
-            late_fraction: The allowed share.
+        At ``rate``, the mean of the groups' shares equals ``late_fraction``; ``guess``, above or below it, is
+        the end if shares were linear.
         """
         sign = -1.0 if guess > rate else 1.0
 
@@ -253,15 +249,10 @@ class SingleServer:
         return outer
 
     def solve(self, bound_s: float, late_fraction: float, near_qps: float | None = None) -> SolvedRate | None:
-        """Returns the rate at which a share of the queries is later than a bound.
+        """Returns the rate at which a share of the queries, above 0, is later than a bound.
 
-        Args:
-            bound_s: The bound.
-            late_fraction: The share, above 0.
-            near_qps: A guess of the rate, which saves simulations; None if there is none.
-
-        Returns:
-            The rate. None if even queries that never wait are late too often.
+        A guess, ``near_qps``, saves simulations. Returns None if even queries that never wait are late too
+        often.
         """
         if np.mean(self._service_s + self._delay_s > bound_s) >= late_fraction:
             return None

@@ -199,11 +199,8 @@ class MemoryMeasurement:
 
         They are the largest measured size and the next smaller one that takes less, because small batches
         reuse memory from loading, and allocators take memory in blocks. None if there are no two. On a GPU,
-        it is the data of ``device_bytes``, with what the allocator reserves beyond the tensors.
-
-        Args:
-            length: The sequence length.
-            left_out: The number of the largest measured sizes to leave out.
+        it is the data of ``device_bytes``, with what the allocator reserves beyond the tensors. That many of
+        the largest measured sizes are ``left_out``.
         """
         measured = {
             each["batch_size"]: self.device_bytes(of)["data"] if self.on_device else data_bytes(of["batch"])
