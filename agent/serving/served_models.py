@@ -74,12 +74,8 @@ class VersionPolicy:
         )
 
     def __str__(self) -> str:
-        match self.choice:
-            case VersionChoice.LATEST:
-                return f"latest:{self.latest}"
-            case VersionChoice.SPECIFIC:
-                return f"specific:{','.join(self.specific)}"
-        return VersionChoice.ALL.value
+        of = {VersionChoice.LATEST: f":{self.latest}", VersionChoice.SPECIFIC: f":{','.join(self.specific)}"}
+        return f"{self.choice.value}{of.get(self.choice, '')}"
 
     def served(self, versions: Sequence[str]) -> tuple[str, ...]:
         """Returns those of a model's versions that are served, in the given order, which is highest first."""

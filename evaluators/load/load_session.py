@@ -102,16 +102,13 @@ def calibrate(
     with frozen_heap():
         end_ns = clock() + round(_BUDGET_S * _NS_PER_S)  # a large heap takes long to freeze
         can_send(LEAST_QPS)
-        rate_qps, found = _FIRST_QPS, can_send(_FIRST_QPS)
-        if not found:
-            while not found and rate_qps > 2 * LEAST_QPS:
-                rate_qps /= 2
-                found = can_send(rate_qps)
-        else:
-            while rate_qps < _MOST_QPS and can_send(2 * rate_qps):
-                rate_qps *= 2
+        rate_qps = _FIRST_QPS
+        while not (found := can_send(rate_qps)) and rate_qps > 2 * LEAST_QPS:
+            rate_qps /= 2
         if not found:
             return LEAST_QPS
+        while _FIRST_QPS <= rate_qps < _MOST_QPS and can_send(2 * rate_qps):
+            rate_qps *= 2
         between_qps = rate_qps * math.sqrt(2)
         return between_qps if rate_qps < _MOST_QPS and can_send(between_qps) else rate_qps
 

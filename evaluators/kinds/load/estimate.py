@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -95,30 +95,7 @@ class Counts:
             yield Counts(self.rate_qps[kept], self.queries[kept], self.late[kept], probe[kept])
 
 
-@dataclass(frozen=True, slots=True)
-class LateFractionRoot:
-    """The rate at which the fraction of late queries equals the allowed fraction.
-
-    ``log_half`` is half the width of the 95 % interval of its log; ``slope`` is the slope of the log odds
-    against the log of the rate.
-    """
-
-    rate_qps: float
-    log_half: float
-    slope: float
-
-    @property
-    def low_qps(self) -> float:
-        """The lower end of the rate's 95 % interval."""
-        return self.rate_qps * math.exp(-self.log_half)
-
-    @property
-    def high_qps(self) -> float:
-        """The upper end of the rate's 95 % interval."""
-        return self.rate_qps * math.exp(min(self.log_half, 50.0))
-
-
-def late_fraction_root(counts: Counts, late_fraction: float) -> LateFractionRoot | None:
+def late_fraction_root(counts: Counts, late_fraction: float) -> Estimate | None:
     """Fits the curve through counts near a rate, and returns the rate at which it crosses a share in (0, 1).
 
     Returns None if the counts do not determine it: too few slices, none or all of the queries late, or a
@@ -145,7 +122,9 @@ def late_fraction_root(counts: Counts, late_fraction: float) -> LateFractionRoot
     halves = [t_quantile_95(slices - 2) * math.sqrt(overdispersed), _sandwich_half(influence)]
     if counts.probe is not None and len(sums := _sums(influence, counts.probe)) > _PARAMETERS:
         halves.append(_sandwich_half(sums))
-    return LateFractionRoot(rate_qps=centre * math.exp(at), log_half=max(halves), slope=slope)
+    rate_qps, half = centre * math.exp(at), max(halves)
+    ends = rate_qps * math.exp(-half), rate_qps * math.exp(min(half, 50.0))
+    return Estimate(rate_qps, *ends, Method.LATE_FRACTION, slope=slope)
 
 
 def _sandwich_half(influence: NDArray[np.float64]) -> float:
@@ -298,7 +277,7 @@ class Estimate:
         method: The basis of the estimate.
         between_qps: Half of the 95 % interval for the rate of one more probe, due to differences between
             probes beyond those of their queries; 0 if the interval already covers whole probes.
-        slope: The slope of the log of the late fraction against the log of the rate; 0 if not needed.
+        slope: The slope of the log odds of a late query against the log of the rate; 0 if not needed.
         reason: Why this basis was used, in one line.
     """
 
@@ -407,12 +386,10 @@ def by_late_fraction(seen: Sequence[Evidence], late_fraction: float, reason: str
     sets = (*counts.without_bursts(), Counts.joined([e.from_sending for e in chosen]))
     roots = [late_fraction_root(each, late_fraction) for each in sets]
     ends = [(broken / NEAR, kept * NEAR) if root is None else (root.low_qps, root.high_qps) for root in roots]
-    return Estimate(
-        rate_qps=as_due.rate_qps,
+    return replace(
+        as_due,
         low_qps=min(as_due.low_qps, kept, *(low for low, _ in ends)),
         high_qps=max(as_due.high_qps, broken, *(high for _, high in ends)),
-        method=Method.LATE_FRACTION,
-        slope=as_due.slope,
         reason=reason,
     )
 

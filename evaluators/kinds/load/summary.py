@@ -261,12 +261,7 @@ def _compared_rate(queries: Queries, scenario: Scenario, loadgen_qps: float) -> 
 
 
 _NS_PER_MS = 1_000_000
-_UNITS = {
-    Scenario.SINGLE_STREAM: "queries",
-    Scenario.MULTI_STREAM: "queries of eight samples",
-    Scenario.SERVER: "queries",
-    Scenario.OFFLINE: "samples",
-}
+_UNITS = {Scenario.MULTI_STREAM: "queries of eight samples", Scenario.OFFLINE: "samples"}
 
 
 def _mlperf_rows(load: LoadMeasurement) -> Iterator[tuple[str, str]]:
@@ -275,7 +270,7 @@ def _mlperf_rows(load: LoadMeasurement) -> Iterator[tuple[str, str]]:
     if result is None or scenario is None:
         return
     verdict = "VALID" if result.valid else "INVALID"
-    counted = f"{result.queries} {_UNITS[scenario]}" if result.queries else "no figures"
+    counted = f"{result.queries} {_UNITS.get(scenario, 'queries')}" if result.queries else "no figures"
     yield "LoadGen", f"{verdict}, {scenario.value}, {counted}, LoadGen {result.version}".rstrip()
     for reason in result.reasons:
         yield "", reason
