@@ -10,8 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from typing_extensions import Self
-
+from inferometer.agent.closeable import Closeable
 from inferometer.client.api.invocation import Invocation, library_invocation
 from inferometer.evaluators.jobs.options import COUNT, NOT_NEGATIVE, Range, check_number, values_of
 from inferometer.evaluators.jobs.request import SystemOptions
@@ -37,7 +36,7 @@ _RANGES = {
 }
 
 
-class ServedAgent:
+class ServedAgent(Closeable):
     """An agent in this process, which serves models until it is closed.
 
     ``with im.serve() as agent`` closes it at the end, as does the end of the program. Thread-safe.
@@ -66,12 +65,6 @@ class ServedAgent:
             _log.warning("agent %s was closed; the predictions under way continue", self.address)
         if self._heartbeat is not None:
             self._heartbeat.stop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<agent {'closed' if self._server is None else f'serving on {self.address}'}>"

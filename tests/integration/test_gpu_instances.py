@@ -163,6 +163,26 @@ def test_a_load_sets_the_gpus(client: triton.InferenceServerClient) -> None:
     assert told(client, "Mean") == ("gpu:1,0", {(1,): 3, (0,): 2})
 
 
+@pytest.mark.parametrize(
+    ("groups", "device", "found"),
+    [
+        ([{"gpus": [1]}], "gpu:1", {(1,): 1}),
+        ([{"gpus": [1, 0], "count": 2, "kind": "KIND_GPU"}], "gpu:1,0", {(1,): 2, (0,): 2}),
+        ([{"gpus": [0], "count": 3}, {"gpus": [1]}], "gpu:0,1,0,0", {(0,): 3, (1,): 1}),
+        ([{"gpus": [0], "count": 2}, {"gpus": [1], "count": 2}], "gpu:0,1", {(0,): 2, (1,): 2}),
+    ],
+)
+def test_the_groups_of_a_load_set_the_gpus_as_in_triton(
+    client: triton.InferenceServerClient,
+    groups: list[dict[str, object]],
+    device: str,
+    found: dict[tuple[int, ...], int],
+) -> None:
+    client.load_model("Mean", config=json.dumps({"instance_group": groups}))
+
+    assert told(client, "Mean") == (device, found)
+
+
 def test_a_model_keeps_its_gpus_while_it_is_served_otherwise_for_a_time(
     agent: AgentServer, client: triton.InferenceServerClient
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from google.protobuf.json_format import Parse, ParseError
 from google.protobuf.message import Message
@@ -13,7 +14,7 @@ from inferometer.agent.hardware.environment import CPU, Device, Weights
 from inferometer.agent.inference.session import SessionOptions
 from inferometer.agent.inference.stages import SystemDescription
 from inferometer.agent.open_inference.codec import TEXT_INPUT, TensorSignature, titled, v2_version
-from inferometer.agent.serving.batching import BatchingOptions, QueuePolicy
+from inferometer.agent.serving.batching import MAX_INSTANCES, BatchingOptions, QueuePolicy
 from inferometer.agent.serving.observers import BatchTotals, Totals
 from inferometer.agent.serving.served_models import SERVE_ALL, ModelSettings, VersionChoice, VersionPolicy
 from inferometer.manifests.errors import ConfigurationError, one_line, suggestion
@@ -201,7 +202,7 @@ _KNOWN = ("device", "seed", "threads", "version", "weights")
 _DESCRIBING = ("name", "platform", "backend")
 """The configuration fields without effect."""
 _CHANGING = ("max_batch_size", "instance_group", "dynamic_batching", "parameters")
-_OF_GROUP = ("count", "kind")
+_OF_GROUP = ("count", "kind", "gpus")
 _OF_BATCHING = ("max_queue_delay_microseconds", "preferred_batch_size")
 _MAX_SEED = 2**63 - 1
 
@@ -312,21 +313,32 @@ def _chosen(
     if (device := found.get("device")) is not None:
         settings = replace(settings, device=_device(device))
     if groups := config.instance_group:
-        settings = settings.with_instances(_instances(groups, settings.device))
+        settings = _placed(groups, settings)
     settings, max_inputs = _batching(config, settings, defaults.max_inputs)
     return LoadParameters(options, settings, max_inputs, found.get("version") or None)
 
 
-def _instances(groups: Sequence[config_pb.ModelInstanceGroup], device: Device) -> int:
-    """Returns the number of instances on the model's device; as in Triton, a group has one by default."""
-    kinds = config_pb.ModelInstanceGroup.Kind
-    kind = kinds.Name(groups[0].kind)
-    if len(groups) > 1 or kind not in {"KIND_AUTO", "KIND_GPU" if device.is_gpu else "KIND_CPU"}:
-        what = f"{len(groups)} groups" if len(groups) > 1 else f"{kind}, but the model is on {device}"
+def _placed(groups: Sequence[config_pb.ModelInstanceGroup], settings: ModelSettings) -> ModelSettings:
+    """Returns the settings with the instances of the groups; as in Triton, a group has one by default.
+
+    A group with ``gpus`` has as many on each of them, and the instances of all groups take them in turn.
+    """
+    of_gpus = [(group.count or 1, gpu) for group in groups for gpu in group.gpus]
+    in_turn = (gpu for turn in range(MAX_INSTANCES) for number, gpu in of_gpus if turn < number)
+    taken = list(islice(in_turn, MAX_INSTANCES + 1))  # more are refused
+    if of_gpus:
+        alike = len({number for number, _ in of_gpus}) == 1  # so that each turn is the same
+        indices = taken[: len(of_gpus)] if alike else taken
+        settings = replace(settings, device=Device.gpus(",".join(map(str, indices))))
+    fitting = ("KIND_AUTO", "KIND_GPU" if settings.device.is_gpu else "KIND_CPU")
+    wrong = {config_pb.ModelInstanceGroup.Kind.Name(group.kind) for group in groups}.difference(fitting)
+    if wrong or (len(groups) > 1 and not all(group.gpus for group in groups)):
+        what = f"{min(wrong)}, but the model is on {settings.device}" if wrong else f"{len(groups)} groups"
         raise ConfigurationError(
-            f"config: instance_group has {what}; give one count, and the device as the parameter device"
+            f"config: instance_group has {what}; give one count, and the device as the parameter device, or "
+            "gpus in each group"
         )
-    return groups[0].count or 1
+    return settings.with_instances(len(taken) or groups[0].count or 1)
 
 
 def _batching(
