@@ -161,13 +161,9 @@ class Replay:
 
 
 class Race:
-    """A race over configurations.
+    """A race over configurations, of which those that are ``stopped`` already do not take part.
 
-    Args:
-        request: The question.
-        trials: The configurations; those that are ``stopped`` already do not take part.
-        session: Serves the configurations, and sends their probes.
-        limit_qps: The highest rate that can be sent on time.
+    ``session`` serves them and sends their probes; at most ``limit_qps`` can be sent on time.
     """
 
     def __init__(
