@@ -256,9 +256,13 @@ class Operator:
         return case
 
 
-def by_preset(small: Sizes, normal: Sizes, large: Sizes, *skewed: Sizes) -> Presets:
-    """Returns the sizes of an operator with one case for each preset, or any number for ``skewed``."""
-    return {Preset.SMALL: (small,), Preset.NORMAL: (normal,), Preset.LARGE: (large,), Preset.SKEWED: skewed}
+_OneOrSeveral: TypeAlias = Sizes | list[Sizes]
+
+
+def by_preset(small: _OneOrSeveral, normal: _OneOrSeveral, large: _OneOrSeveral, *skewed: Sizes) -> Presets:
+    """Returns the sizes of an operator with one case for each preset, or as many as a list has."""
+    presets = {Preset.SMALL: small, Preset.NORMAL: normal, Preset.LARGE: large, Preset.SKEWED: [*skewed]}
+    return {name: tuple(each) if isinstance(each, list) else (each,) for name, each in presets.items()}
 
 
 def _require_known(what: str, names: Iterable[str], known: Sequence[str]) -> None:

@@ -28,6 +28,7 @@ from inferometer.agent.operators.operator import (
     Shape,
     TensorSpec,
     Values,
+    by_preset,
     no_flops,
     one_flop_per_output,
     sized,
@@ -40,15 +41,13 @@ _SHAPES: Mapping[Preset, tuple[Shape, ...]] = {
     Preset.LARGE: ((4096, 4096),),
     Preset.SKEWED: ((10000, 10), (10000, 1)),
 }
-_BROADCAST: Presets = {
-    Preset.SMALL: (({"lhs": (32, 32), "rhs": (32, 1)}, {}), ({"lhs": (4, 1, 8), "rhs": (6, 1)}, {})),
-    Preset.NORMAL: (({"lhs": (1024, 1024), "rhs": (1024, 1)}, {}),),
-    Preset.LARGE: (({"lhs": (4096, 4096), "rhs": (4096, 1)}, {}),),
-    Preset.SKEWED: (
-        ({"lhs": (10000, 100), "rhs": (10000, 1)}, {}),
-        ({"lhs": (10000, 100), "rhs": (1, 100)}, {}),
-    ),
-}
+_BROADCAST: Presets = by_preset(
+    [({"lhs": (32, 32), "rhs": (32, 1)}, {}), ({"lhs": (4, 1, 8), "rhs": (6, 1)}, {})],
+    ({"lhs": (1024, 1024), "rhs": (1024, 1)}, {}),
+    ({"lhs": (4096, 4096), "rhs": (4096, 1)}, {}),
+    ({"lhs": (10000, 100), "rhs": (10000, 1)}, {}),
+    ({"lhs": (10000, 100), "rhs": (1, 100)}, {}),
+)
 
 _LHS, _RHS = TensorSpec("lhs", ()), TensorSpec("rhs", ())
 _APART = (TensorSpec("lhs", (), Values.NONZERO), TensorSpec("rhs", (), Values.UNIT, scale=0.4))

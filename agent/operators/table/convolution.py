@@ -10,7 +10,7 @@ is not counted. The gradients with respect to the data and to the weights each r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -26,9 +26,8 @@ from inferometer.agent.operators.operator import (
     Category,
     Operator,
     Parameters,
-    Preset,
+    Presets,
     Shape,
-    Sizes,
     TensorSpec,
     by_preset,
     sized,
@@ -264,9 +263,7 @@ def _transposed_flops(case: Case, outputs: Sequence[Shape]) -> int:
     return 2 * prod(data) * window_of(case).size * channels_of(case) // groups_of(case)
 
 
-def _operator(
-    name: str, rank: int, summary: str, sizes: Mapping[Preset, Sequence[Sizes]], **changed: Any
-) -> Operator:
+def _operator(name: str, rank: int, summary: str, presets: Presets, **changed: Any) -> Operator:
     transposed = name.endswith("transpose")
     slides = {"kernel": (3,) * rank, "stride": (1,) * rank, "pad": (0,) * rank, "dilate": (1,) * rank}
     layout: dict[str, Any] = {} if name.startswith("depthwise") else {"channels": 64, "groups": 1}
@@ -276,7 +273,7 @@ def _operator(
         category=Category.CONVOLUTION,
         summary=summary,
         tensors=partial(_tensors, rank, transposed),
-        presets={preset: tuple(cases) for preset, cases in sizes.items()},
+        presets=presets,
         parameters={
             **layout,
             **slides,
@@ -290,11 +287,7 @@ def _operator(
     )
 
 
-_ONE = {
-    Preset.NORMAL: (sized(32, 3, 256),),
-    Preset.LARGE: (sized(32, 64, 1024, pad=(1,)),),
-    Preset.SKEWED: (sized(32, 3, 10000), sized(1, 256, 10, pad=(1,))),
-}
+_ONE = (sized(32, 3, 256), sized(32, 64, 1024, pad=(1,)), sized(32, 3, 10000), sized(1, 256, 10, pad=(1,)))
 _TALL = sized(32, 3, 10000, 10)
 
 
@@ -334,96 +327,98 @@ OPERATORS = (
         "conv1d",
         1,
         "convolution over one axis",
-        {
-            Preset.SMALL: (
+        by_preset(
+            [
                 sized(2, 4, 20, channels=6, stride=(2,), pad=(1,), groups=2),
                 sized(2, 3, 20, channels=4, dilate=(2,), bias=False),
-            ),
-            **_ONE,
-        },
+            ],
+            *_ONE,
+        ),
     ),
     _operator(
         "conv2d",
         2,
         "convolution over two axes",
-        {
-            Preset.SMALL: (
+        by_preset(
+            [
                 sized(2, 4, 9, 8, channels=6, stride=(2, 1), pad=(1, 0), groups=2),
                 sized(2, 3, 8, 8, channels=4, dilate=(1, 2), bias=False),
-            ),
-            Preset.NORMAL: (sized(32, 3, 256, 256),),
-            Preset.LARGE: (
+            ],
+            sized(32, 3, 256, 256),
+            [
                 sized(32, 32, 256, 256, channels=32, pad=(1, 1), bias=False),  # Compute Canada's example
                 sized(32, 256, 56, 56, channels=256, kernel=(1, 1), bias=False),
-            ),
-            Preset.SKEWED: (_TALL, sized(1, 512, 7, 7, channels=512, pad=(1, 1), bias=False)),
-        },
+            ],
+            _TALL,
+            sized(1, 512, 7, 7, channels=512, pad=(1, 1), bias=False),
+        ),
     ),
     _operator(
         "conv3d",
         3,
         "convolution over three axes",
-        {
-            Preset.SMALL: (
+        by_preset(
+            [
                 sized(2, 2, 5, 6, 4, channels=4, pad=(1, 0, 1)),
                 sized(1, 4, 6, 5, 5, channels=4, stride=(2, 1, 1), groups=2, bias=False),
-            ),
-            Preset.NORMAL: (sized(2, 3, 16, 112, 112),),
-            Preset.LARGE: (sized(8, 64, 8, 28, 28, pad=(1, 1, 1)),),
-            Preset.SKEWED: (sized(2, 3, 1000, 10, 10),),
-        },
+            ],
+            sized(2, 3, 16, 112, 112),
+            sized(8, 64, 8, 28, 28, pad=(1, 1, 1)),
+            sized(2, 3, 1000, 10, 10),
+        ),
     ),
     _operator(
         "depthwise_conv2d",
         2,
         "depth-wise convolution over two axes",
-        {
-            Preset.SMALL: (sized(2, 4, 9, 8), sized(2, 3, 8, 8, stride=(2, 2), bias=False)),
-            Preset.NORMAL: (sized(32, 32, 112, 112),),
-            Preset.LARGE: (sized(32, 144, 112, 112),),
-            Preset.SKEWED: (sized(8, 32, 10000, 10), sized(1, 1024, 7, 7)),
-        },
+        by_preset(
+            [sized(2, 4, 9, 8), sized(2, 3, 8, 8, stride=(2, 2), bias=False)],
+            sized(32, 32, 112, 112),
+            sized(32, 144, 112, 112),
+            sized(8, 32, 10000, 10),
+            sized(1, 1024, 7, 7),
+        ),
         pad=(1, 1),
     ),
     _operator(
         "conv1d_transpose",
         1,
         "transposed convolution over one axis",
-        {
-            Preset.SMALL: (
+        by_preset(
+            [
                 sized(2, 4, 10, channels=6, stride=(2,), pad=(1,), output_pad=(1,), groups=2),
                 sized(2, 3, 10, channels=4, bias=False),
-            ),
-            **_ONE,
-        },
+            ],
+            *_ONE,
+        ),
     ),
     _operator(
         "conv2d_transpose",
         2,
         "transposed convolution over two axes",
-        {
-            Preset.SMALL: (
+        by_preset(
+            [
                 sized(2, 4, 6, 5, channels=6, stride=(2, 1), pad=(1, 0), output_pad=(1, 0), groups=2),
                 sized(2, 3, 6, 6, channels=4, bias=False),
-            ),
-            Preset.NORMAL: (sized(32, 3, 256, 256),),
-            Preset.LARGE: (sized(16, 64, 64, 64, kernel=(4, 4), stride=(2, 2), pad=(1, 1)),),
-            Preset.SKEWED: (_TALL,),
-        },
+            ],
+            sized(32, 3, 256, 256),
+            sized(16, 64, 64, 64, kernel=(4, 4), stride=(2, 2), pad=(1, 1)),
+            _TALL,
+        ),
     ),
     _operator(
         "conv3d_transpose",
         3,
         "transposed convolution over three axes",
-        {
-            Preset.SMALL: (
+        by_preset(
+            [
                 sized(2, 2, 4, 5, 4, channels=4, stride=(2, 1, 2), pad=(1, 1, 0)),
                 sized(1, 4, 4, 5, 4, channels=4, groups=2, bias=False),
-            ),
-            Preset.NORMAL: (sized(2, 3, 8, 56, 56),),
-            Preset.LARGE: (sized(4, 32, 8, 28, 28, channels=32, stride=(2, 2, 2), pad=(1, 1, 1)),),
-            Preset.SKEWED: (sized(2, 3, 1000, 10, 10),),
-        },
+            ],
+            sized(2, 3, 8, 56, 56),
+            sized(4, 32, 8, 28, 28, channels=32, stride=(2, 2, 2), pad=(1, 1, 1)),
+            sized(2, 3, 1000, 10, 10),
+        ),
     ),
     Operator(
         name="correlation",

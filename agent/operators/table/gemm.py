@@ -80,33 +80,29 @@ def _pair(lhs: Shape, rhs: Shape, **parameters: Any) -> Sizes:
 
 
 _TRANSPOSES: Parameters = {"transpose_lhs": False, "transpose_rhs": False}
-_MATRICES: Presets = {
-    Preset.SMALL: (
+_MATRICES: Presets = by_preset(
+    [
         _pair((32, 24), (24, 20)),
         _pair((32, 24), (20, 24), transpose_rhs=True),
         _pair((24, 32), (20, 24), transpose_lhs=True, transpose_rhs=True),
-    ),
-    Preset.NORMAL: (_pair((1024, 1024), (1024, 1000)),),
-    Preset.LARGE: (_pair((2048, 2048), (2048, 2048)),),
-    Preset.SKEWED: (
-        _pair((1000, 10), (1000, 10), transpose_rhs=True),
-        _pair((1000, 1), (1, 1000)),
-        _pair((10, 1000), (1000, 10), transpose_lhs=True, transpose_rhs=True),
-    ),
-}
-_BATCHES: Presets = {
-    Preset.SMALL: (
+    ],
+    _pair((1024, 1024), (1024, 1000)),
+    _pair((2048, 2048), (2048, 2048)),
+    _pair((1000, 10), (1000, 10), transpose_rhs=True),
+    _pair((1000, 1), (1, 1000)),
+    _pair((10, 1000), (1000, 10), transpose_lhs=True, transpose_rhs=True),
+)
+_BATCHES: Presets = by_preset(
+    [
         _pair((3, 16, 24), (3, 24, 20)),
         _pair((3, 16, 24), (3, 20, 24), transpose_rhs=True),
         _pair((3, 24, 16), (3, 20, 24), transpose_lhs=True, transpose_rhs=True),
-    ),
-    Preset.NORMAL: (_pair((32, 1024, 1024), (32, 1024, 1000)),),
-    Preset.LARGE: (_pair((128, 1024, 1024), (128, 1024, 1000)),),
-    Preset.SKEWED: (
-        _pair((32, 1000, 10), (32, 1000, 10), transpose_rhs=True),
-        _pair((10000, 8, 8), (10000, 8, 8)),
-    ),
-}
+    ],
+    _pair((32, 1024, 1024), (32, 1024, 1000)),
+    _pair((128, 1024, 1024), (128, 1024, 1000)),
+    _pair((32, 1000, 10), (32, 1000, 10), transpose_rhs=True),
+    _pair((10000, 8, 8), (10000, 8, 8)),
+)
 
 
 def _khatri_rao(arrays: Arrays, _: Parameters) -> Arrays:
@@ -180,12 +176,9 @@ _PRODUCTS = (
 )
 
 
-_SQUARES: Presets = {
-    Preset.SMALL: (sized(3, 8, 8), sized(12, 12)),
-    Preset.NORMAL: (sized(512, 512),),
-    Preset.LARGE: (sized(1024, 1024),),
-    Preset.SKEWED: (sized(1000, 8, 8),),
-}
+_SQUARES: Presets = by_preset(
+    [sized(3, 8, 8), sized(12, 12)], sized(512, 512), sized(1024, 1024), sized(1000, 8, 8)
+)
 _MANY: Presets = {
     **_SQUARES,
     Preset.NORMAL: (sized(1024, 1024),),
@@ -286,8 +279,8 @@ def _triangular(case: Case) -> tuple[TensorSpec, ...]:
 def _with_triangle(
     name: str, summary: str, reference: Callable[[NDArray[Any], NDArray[Any]], Any]
 ) -> Operator:
-    def sizes(triangle: Shape, columns: int) -> tuple[Sizes, ...]:
-        return (({"triangle": triangle, "data": (*triangle[:-1], columns)}, {}),)
+    def sizes(triangle: Shape, columns: int) -> Sizes:
+        return {"triangle": triangle, "data": (*triangle[:-1], columns)}, {}
 
     return Operator(
         name=name,
@@ -295,12 +288,12 @@ def _with_triangle(
         summary=f"{summary}; for each pair of matrices in the last two axes",
         given=("triangle", "data"),
         tensors=_triangular,
-        presets={
-            Preset.SMALL: (*sizes((3, 8, 8), 5), *sizes((12, 12), 7)),
-            Preset.NORMAL: sizes((1024, 1024), 1000),
-            Preset.LARGE: sizes((2048, 2048), 2048),
-            Preset.SKEWED: (*sizes((1000, 8, 8), 4), *sizes((1024, 1024), 1)),
-        },
+        presets=by_preset(
+            [sizes((3, 8, 8), 5), sizes((12, 12), 7)],
+            sizes((1024, 1024), 1000),
+            sizes((2048, 2048), 2048),
+            *(sizes((1000, 8, 8), 4), sizes((1024, 1024), 1)),
+        ),
         reference=lambda arrays, _: (reference(np.tril(arrays[0]), arrays[1]),),
         flops=lambda case, _: case.shapes["triangle"][-1] * prod(case.shapes["data"]),
         backward_flops=2.0,
@@ -317,12 +310,13 @@ OPERATORS = (
         category=Category.LINEAR_ALGEBRA,
         summary="the product of a matrix and its transpose; for each matrix in the last two axes",
         tensors=same_shape("data"),
-        presets={
-            Preset.SMALL: (sized(3, 8, 5), sized(12, 7)),
-            Preset.NORMAL: (sized(1024, 1024),),
-            Preset.LARGE: (sized(2048, 2048),),
-            Preset.SKEWED: (sized(1000, 10), sized(10, 10000)),
-        },
+        presets=by_preset(
+            [sized(3, 8, 5), sized(12, 7)],
+            sized(1024, 1024),
+            sized(2048, 2048),
+            sized(1000, 10),
+            sized(10, 10000),
+        ),
         reference=lambda arrays, _: (arrays[0] @ _swapped(arrays[0]),),
         flops=lambda case, _: prod(case.shapes["data"]) * (case.shapes["data"][-2] + 1),
     ),
@@ -381,12 +375,7 @@ OPERATORS = (
         category=Category.LINEAR_ALGEBRA,
         summary="matrix with a given diagonal; for each vector in the last axis",
         tensors=same_shape("data"),
-        presets={
-            Preset.SMALL: (sized(3, 8), sized(12)),
-            Preset.NORMAL: (sized(1024),),
-            Preset.LARGE: (sized(4096),),
-            Preset.SKEWED: (sized(10000, 8),),
-        },
+        presets=by_preset([sized(3, 8), sized(12)], sized(1024), sized(4096), sized(10000, 8)),
         reference=lambda arrays, _: (arrays[0][..., None] * np.eye(arrays[0].shape[-1]),),
     ),
     Operator(
@@ -394,12 +383,9 @@ OPERATORS = (
         category=Category.LINEAR_ALGEBRA,
         summary="lower triangular matrix of given entries, row by row; for each vector in the last axis",
         tensors=_entries,
-        presets={
-            Preset.SMALL: (sized(3, 10), sized(15)),
-            Preset.NORMAL: (sized(1024 * 1025 // 2),),
-            Preset.LARGE: (sized(4096 * 4097 // 2),),
-            Preset.SKEWED: (sized(10000, 36),),
-        },
+        presets=by_preset(
+            [sized(3, 10), sized(15)], sized(1024 * 1025 // 2), sized(4096 * 4097 // 2), sized(10000, 36)
+        ),
         reference=lambda arrays, _: _triangle(arrays[0]),
     ),
 )

@@ -24,8 +24,6 @@ from inferometer.agent.operators.operator import (
     Category,
     Operator,
     Parameters,
-    Preset,
-    Presets,
     Shape,
     TensorSpec,
     Values,
@@ -202,13 +200,8 @@ _ACTIVATIONS = (
 )
 
 
-_VIEWED: Presets = {
-    Preset.SMALL: (sized(4, 8, 8),),
-    Preset.NORMAL: (sized(128, 512, 512),),
-    # twice the normal one, which has 128 MiB
-    Preset.LARGE: (sized(256, 512, 512),),
-    Preset.SKEWED: (sized(10000, 10, 1),),
-}
+# the large one is twice the normal one, which has 128 MiB
+_VIEWED = by_preset(sized(4, 8, 8), sized(128, 512, 512), sized(256, 512, 512), sized(10000, 10, 1))
 ROWS = by_preset(
     sized(16, 24, units=8),
     sized(512, 512),

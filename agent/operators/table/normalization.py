@@ -142,12 +142,13 @@ _IMAGES = by_preset(
 _ROWS = by_preset(
     sized(3, 4, 16), sized(32, 3, 256, 256), sized(16, 1024, 1024), sized(32, 3, 10000, 10), sized(1, 65536)
 )
-_GROUPED: Presets = {
-    Preset.SMALL: (sized(2, 6, 5, 7, groups=3), sized(2, 4, 5)),
-    Preset.NORMAL: (sized(32, 32, 64, 64, groups=8),),
-    Preset.LARGE: (sized(32, 64, 112, 112, groups=32),),
-    Preset.SKEWED: (sized(32, 4, 10000, 10), sized(1, 2048, 7, 7, groups=32)),
-}
+_GROUPED: Presets = by_preset(
+    [sized(2, 6, 5, 7, groups=3), sized(2, 4, 5)],
+    sized(32, 32, 64, 64, groups=8),
+    sized(32, 64, 112, 112, groups=32),
+    sized(32, 4, 10000, 10),
+    sized(1, 2048, 7, 7, groups=32),
+)
 _EPSILON = {"epsilon": 1e-5}
 _AFFINE = ("gamma", "beta")
 

@@ -25,7 +25,6 @@ from inferometer.agent.operators.operator import (
     Preset,
     Presets,
     Shape,
-    Sizes,
     TensorSpec,
     by_preset,
     same_shape,
@@ -162,12 +161,12 @@ _OF_MATRICES = (
         "permutation of the axes, copied",
         lambda data, chosen: np.transpose(data, chosen["axes"]),
         {"axes": (1, 0)},
-        {
-            Preset.SMALL: (sized(16, 24, axes=(1, 0)), sized(2, 3, 4, 5, axes=(0, 2, 3, 1))),
-            Preset.NORMAL: (sized(1024, 1024, axes=(1, 0)), sized(32, 3, 256, 256, axes=(0, 2, 3, 1))),
-            Preset.LARGE: (sized(4096, 4096, axes=(1, 0)),),
-            Preset.SKEWED: tuple(sized(*shape, axes=(1, 0)) for shape in _TALL),
-        },
+        by_preset(
+            [sized(16, 24), sized(2, 3, 4, 5, axes=(0, 2, 3, 1))],
+            [sized(1024, 1024), sized(32, 3, 256, 256, axes=(0, 2, 3, 1))],
+            sized(4096, 4096),
+            *(sized(*shape) for shape in _TALL),
+        ),
         lambda shape, case: sorted(case["axes"]) == list(range(len(shape))),
     ),
     _one(
@@ -253,16 +252,16 @@ _OF_OTHERS = (
             else np.pad(data, _widths(chosen), chosen["mode"])
         ),
         {"pad_width": (0, 0, 0, 0, 1, 1, 1, 1), "mode": "constant", "value": 0.0},
-        {
-            Preset.SMALL: (
+        by_preset(
+            [
                 sized(2, 3, 5, 6, value=0.5),
                 sized(2, 3, 5, 6, mode="edge", pad_width=(0, 0, 0, 0, 2, 1, 0, 3)),
                 sized(2, 3, 5, 6, mode="reflect", pad_width=(0, 0, 0, 0, 2, 1, 0, 3)),
-            ),
-            Preset.NORMAL: (sized(32, 3, 256, 256),),
-            Preset.LARGE: (sized(128, 3, 256, 256),),
-            Preset.SKEWED: (sized(32, 3, 10000, 10),),
-        },
+            ],
+            sized(32, 3, 256, 256),
+            sized(128, 3, 256, 256),
+            sized(32, 3, 10000, 10),
+        ),
         _paddable,
     ),
     _one(
@@ -347,21 +346,14 @@ def _joined(name: str, summary: str, reference: Callable[..., Any], axis: int) -
             raise ValueError(f"{shapes} cannot be joined along axis {along}")
         return same_shape(*names)(case)
 
-    def sizes(*shapes: Shape) -> tuple[Sizes, ...]:
-        return tuple((dict.fromkeys(names, shape), {}) for shape in shapes)
-
+    shapes = ((6, 8), (1024, 1024), (2048, 4096), *_TALL)
     return Operator(
         name=name,
         category=Category.JOIN_SPLIT,
         summary=summary,
         given=names,
         tensors=tensors,
-        presets={
-            Preset.SMALL: sizes((6, 8)),
-            Preset.NORMAL: sizes((1024, 1024)),
-            Preset.LARGE: sizes((2048, 4096)),
-            Preset.SKEWED: sizes(*_TALL),
-        },
+        presets=by_preset(*((dict.fromkeys(names, shape), {}) for shape in shapes)),
         parameters={"axis": axis},
         reference=lambda arrays, chosen: (reference(arrays, axis=chosen["axis"]),),
     )

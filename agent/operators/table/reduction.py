@@ -25,6 +25,7 @@ from inferometer.agent.operators.operator import (
     Shape,
     TensorSpec,
     Values,
+    by_preset,
     no_flops,
     same_shape,
     sized,
@@ -34,12 +35,13 @@ _APART = 65536.0
 """The scale that spreads ``Values.DISTINCT`` within float16, so finite differences change no order."""
 
 
-_PRESETS: Presets = {
-    Preset.SMALL: (sized(16, 24, axis=1), sized(4, 5, 6, axis=0)),
-    Preset.NORMAL: (sized(1024, 1024),),
-    Preset.LARGE: (sized(4096, 4096),),
-    Preset.SKEWED: (sized(10000, 1, axis=0), sized(10000, 100, axis=0)),
-}
+_PRESETS: Presets = by_preset(
+    [sized(16, 24, axis=1), sized(4, 5, 6, axis=0)],
+    sized(1024, 1024),
+    sized(4096, 4096),
+    sized(10000, 1, axis=0),
+    sized(10000, 100, axis=0),
+)
 _SEARCHES: Presets = {**_PRESETS, Preset.NORMAL: (sized(1024, 1000),), Preset.LARGE: (sized(4096, 1000),)}
 
 
