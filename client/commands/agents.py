@@ -20,7 +20,7 @@ from inferometer.client.cli.command import (
     tls_options,
 )
 from inferometer.client.cli.output import NOT_SERVING, SUCCESS, output_options, print_rows
-from inferometer.evaluators.reports.base import Column, Row
+from inferometer.evaluators.reports.base import Column, Row, named
 from inferometer.evaluators.reports.writer import Format, write
 
 if TYPE_CHECKING:
@@ -88,15 +88,12 @@ def _agent_row(agent: KnownAgent, *, secure: bool) -> Row:
     }
     if info is not None:
         row |= {
-            "hostname": info.hostname,
-            "architecture": info.architecture,
-            "cpu_model": info.cpu_model,
+            **named(info, "hostname", "architecture", "cpu_model", "inferometer_version"),
             "gpus": "; ".join(info.gpus) or "none",
             "frameworks": ", ".join(f"{name} {version}" for name, version in info.frameworks.items()),
             "model_count": len(info.models),
             "models": ", ".join(dict.fromkeys(model.name for model in info.models)),
             "started_at": info.started_at.isoformat(timespec="seconds") if info.started_at else None,
-            "inferometer_version": info.inferometer_version,
         }
     return row
 

@@ -14,7 +14,7 @@ import click
 from inferometer.client.api.invocation import Invocation
 from inferometer.client.cli.command import Command, Group, boolean, current_invocation, option
 from inferometer.client.cli.output import output_options, print_rows
-from inferometer.evaluators.reports.base import Column
+from inferometer.evaluators.reports.base import Column, named
 from inferometer.manifests.errors import ArtifactError, ConfigurationError, UnknownModelError
 
 if TYPE_CHECKING:
@@ -104,15 +104,12 @@ def _model_row(
 ) -> dict[str, str | bool | None]:
     obstacle = _obstacle(model, invocation, installed)
     return {
-        "name": model.name,
-        "version": model.version,
+        **named(model, "name", "version", "dataset", "description"),
         "framework_name": model.framework,
         "runnable": not obstacle,
         "files": model.availability(invocation.cache_directory).value,
         "obstacle": obstacle or None,
         "framework_constraint": model.constraint,
-        "dataset": model.dataset,
-        "description": model.description,
     }
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from datetime import timezone
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, cast
 
 from typing_extensions import TypeVar
 
@@ -140,6 +140,16 @@ INVALID_COLUMN = Column("invalid", "INVALID", detail=3)
 
 SCORE_COLUMNS = (Column("score_name", "score name"), Column("score", "score", decimals=4))
 """The most important score of a task other than classification, which has columns of its own."""
+
+
+def evaluation_columns(*own: Column) -> tuple[Column, ...]:
+    """Returns a report's own columns between those that ``describe`` has the values of."""
+    return (*EVALUATION_COLUMNS, *own, STATUS_COLUMN, CONDITIONS_COLUMN)
+
+
+def named(source: object, *names: str) -> dict[str, Any]:
+    """Returns the values of the columns that have the names of attributes of ``source``."""
+    return {name: getattr(source, name) for name in names}
 
 
 def describe(evaluation: Evaluation) -> Row:

@@ -26,6 +26,8 @@ from inferometer.evaluators.reports.base import (
     describe_names,
     end_columns,
     end_values,
+    evaluation_columns,
+    named,
     time_columns,
     time_values,
 )
@@ -49,8 +51,7 @@ class LatencyReport(Report[BatchMeasurement]):
     summary = "latency of a batch in ms, and throughput"
     undisturbed = True
     takes = (BatchMeasurement,)
-    columns = (
-        *EVALUATION_COLUMNS,
+    columns = evaluation_columns(
         *time_columns("latency_ms", "", _FIGURES, _WITH_INTERVAL),
         Column("throughput_inputs_per_s", "throughput (inputs/s)", decimals=1),
         *end_columns("throughput_inputs_per_s", "throughput", decimals=1),
@@ -58,8 +59,6 @@ class LatencyReport(Report[BatchMeasurement]):
         Column("measured_batches", "measured batches", detail=1),
         Column("process", "process", detail=1),
         Column("trace_level", "trace level", detail=1),
-        STATUS_COLUMN,
-        CONDITIONS_COLUMN,
     )
 
     def rows(self, evaluations: Sequence[Evaluation[BatchMeasurement]]) -> Iterator[Row]:
@@ -68,10 +67,8 @@ class LatencyReport(Report[BatchMeasurement]):
             yield {
                 **describe(evaluation),
                 **time_values("latency_ms", summary, _FIGURES, _WITH_INTERVAL),
-                "throughput_inputs_per_s": summary.throughput_inputs_per_s,
+                **named(summary, "throughput_inputs_per_s", "end_to_end_inputs_per_s", "measured_batches"),
                 **end_values("throughput_inputs_per_s", summary.throughput_interval),
-                "end_to_end_inputs_per_s": summary.end_to_end_inputs_per_s,
-                "measured_batches": summary.measured_batches,
                 "process": evaluation.process,
                 "trace_level": evaluation.trace_level.name,
             }
@@ -84,14 +81,11 @@ class DurationReport(Report[BatchMeasurement]):
     only_drawn = True
     summary = "the raw times of every measured batch in µs"
     takes = (BatchMeasurement,)
-    columns = (
-        *EVALUATION_COLUMNS,
+    columns = evaluation_columns(
         Column("batch", "batch"),
         Column("inputs", "inputs"),
         *(Column(f"{stage}_us", f"{stage} (us)", decimals=1) for stage in _STAGES),
         Column("trace_level", "trace level"),
-        STATUS_COLUMN,
-        CONDITIONS_COLUMN,
     )
 
     def rows(self, evaluations: Sequence[Evaluation[BatchMeasurement]]) -> Iterator[Row]:

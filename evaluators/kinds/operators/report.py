@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -32,8 +32,11 @@ from inferometer.evaluators.reports.base import (
     Row,
     Value,
     describe_names,
+    end_columns,
+    end_values,
     in_ms,
     in_us,
+    named,
 )
 from inferometer.evaluators.statistics import (
     Interval,
@@ -171,6 +174,7 @@ def _bound(intensity: float | None, peak: MachinePeak | None) -> Bound | None:
 
 
 _GIGA = 1e9
+_TIMES = ("p50", "mean", "p90", "p99", "floor")
 _WORST_FIRST = (RowStatus.FAILED, RowStatus.WRONG, RowStatus.MISSING, RowStatus.MEASURED)
 
 
@@ -230,8 +234,7 @@ class OperatorsReport(Report[OperatorMeasurement]):
         Column("inputs", "inputs", wraps=True),
         Column("parameters", "parameters", detail=1, wraps=True),
         Column("p50_us", "p50 (us)"),
-        Column("p50_us_low", "low", detail=1),
-        Column("p50_us_high", "high", detail=1),
+        *end_columns("p50_us", "", detail=1),
         Column("mean_us", "mean (us)", detail=2),
         Column("p90_us", "p90 (us)", detail=2),
         Column("p99_us", "p99 (us)", detail=2),
@@ -269,10 +272,12 @@ class OperatorsReport(Report[OperatorMeasurement]):
     )
 
     def rows(self, evaluations: Sequence[Evaluation[OperatorMeasurement]]) -> Iterator[Row]:
+        nothing: Row = dict.fromkeys(column.key for column in self.columns)
         for evaluation in evaluations:
             envelope = _envelope(evaluation)
             for reported in reported_operators(evaluation.measurement):
-                yield {**envelope, **_asked(reported), **_figures(reported.summary), **_outcome(reported)}
+                values = {**_asked(reported), **_figures(reported.summary), **_outcome(reported)}
+                yield {**nothing, **envelope, **values}
 
     def on_a_page(self) -> Report[OperatorMeasurement]:
         return OpperfReport()
@@ -297,43 +302,28 @@ def _envelope(evaluation: Evaluation[OperatorMeasurement]) -> dict[str, Value]:
 def _asked(reported: ReportedOperator) -> dict[str, Value]:
     row = reported.rows[0]
     return {
-        "operator": row.operator,
-        "category": row.category,
-        "preset": row.preset,
+        **named(row, "operator", "category", "preset", "form", "api", "flops", "moved_bytes"),
         "inputs": row.inputs_text,
         "parameters": row.parameters_text,
-        "form": row.form,
-        "api": row.api,
         "mode": row.mode.value,
-        "flops": row.flops,
-        "moved_bytes": row.moved_bytes,
     }
 
 
-_FIGURES: Mapping[str, Callable[[OperatorSummary], Value]] = {
-    "p50_us": lambda summary: in_us(summary.p50_ns),
-    "p50_us_low": lambda summary: in_us(summary.interval.low) if summary.interval else None,
-    "p50_us_high": lambda summary: in_us(summary.interval.high) if summary.interval else None,
-    "mean_us": lambda summary: in_us(summary.mean_ns),
-    "p90_us": lambda summary: in_us(summary.p90_ns),
-    "p99_us": lambda summary: in_us(summary.p99_ns),
-    "gflops_per_s": lambda summary: _in_giga(summary.flops_per_s),
-    "flops_share": lambda summary: summary.flops_share,
-    "gbytes_per_s": lambda summary: _in_giga(summary.bytes_per_s),
-    "bytes_share": lambda summary: summary.bytes_share,
-    "intensity": lambda summary: summary.arithmetic_intensity,
-    "bound": lambda summary: summary.bound.value if summary.bound else None,
-    "block": lambda summary: summary.block,
-    "runs": lambda summary: summary.runs,
-    "floor_us": lambda summary: in_us(summary.floor_ns),
-    "near_floor": lambda summary: summary.near_floor,
-    "peak_memory_bytes": lambda summary: summary.peak_memory_bytes,
-    "processes": lambda summary: summary.processes,
-}
-
-
-def _figures(summary: OperatorSummary | None) -> Mapping[str, Value]:
-    return {name: None if summary is None else figure(summary) for name, figure in _FIGURES.items()}
+def _figures(summary: OperatorSummary | None) -> dict[str, Value]:
+    """Returns the values of the figures; nothing, which leaves their columns empty, if none was measured."""
+    if summary is None:
+        return {}
+    ends = summary.interval and (summary.interval.low / NS_PER_US, summary.interval.high / NS_PER_US)
+    return {
+        **{f"{name}_us": in_us(getattr(summary, f"{name}_ns")) for name in _TIMES},
+        **end_values("p50_us", ends),
+        "gflops_per_s": _in_giga(summary.flops_per_s),
+        "gbytes_per_s": _in_giga(summary.bytes_per_s),
+        "intensity": summary.arithmetic_intensity,
+        "bound": summary.bound.value if summary.bound else None,
+        **named(summary, "flops_share", "bytes_share", "block", "runs", "processes"),
+        **named(summary, "near_floor", "peak_memory_bytes"),
+    }
 
 
 def _outcome(reported: ReportedOperator) -> dict[str, Value]:

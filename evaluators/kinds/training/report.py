@@ -15,9 +15,6 @@ from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.summary import figures_text, interval_rows
 from inferometer.evaluators.kinds.training.measurement import Bound, TrainingMeasurement, TrainingSummary
 from inferometer.evaluators.reports.base import (
-    CONDITIONS_COLUMN,
-    EVALUATION_COLUMNS,
-    STATUS_COLUMN,
     Column,
     Report,
     Row,
@@ -25,8 +22,10 @@ from inferometer.evaluators.reports.base import (
     describe,
     end_columns,
     end_values,
+    evaluation_columns,
     in_ms,
     in_us,
+    named,
     time_columns,
     time_values,
 )
@@ -48,8 +47,7 @@ class TrainingReport(Report[TrainingMeasurement]):
     summary = "training: the time of a step and its parts in ms, throughput, losses, and what bounds a step"
     takes = (TrainingMeasurement,)
     undisturbed = True
-    columns = (
-        *EVALUATION_COLUMNS,
+    columns = evaluation_columns(
         Column("ranks", "ranks", detail=1),
         Column("devices", "devices", detail=1),
         Column("effective_batch", "effective batch", detail=1),
@@ -72,8 +70,6 @@ class TrainingReport(Report[TrainingMeasurement]):
         Column("dataset_name", "dataset", detail=2),
         Column("loader", "loader", detail=2),
         Column("optimizer", "optimizer", detail=3),
-        STATUS_COLUMN,
-        CONDITIONS_COLUMN,
     )
 
     def rows(self, evaluations: Sequence[Evaluation[TrainingMeasurement]]) -> Iterator[Row]:
@@ -87,13 +83,10 @@ class TrainingReport(Report[TrainingMeasurement]):
                 "effective_batch": options.effective_batch,
                 "communication": options.communication or None,
                 **time_values("step_ms", summary, _FIGURES, _WITH_INTERVAL),
-                "throughput_samples_per_s": summary.throughput_samples_per_s,
+                **named(summary, "throughput_samples_per_s", "first_loss", "last_loss", "diverged"),
                 **end_values("throughput_samples_per_s", summary.throughput_interval),
                 **{f"{name}_ms": in_ms(getattr(summary, f"{name}_ns")) for name in (*_PARTS, *_SAMPLED)},
                 "bound": summary.bound.value if summary.bound else None,
-                "first_loss": summary.first_loss,
-                "last_loss": summary.last_loss,
-                "diverged": summary.diverged,
                 "top1_accuracy": accuracy.top1_share if accuracy else None,
                 "top5_accuracy": accuracy.top5_share if accuracy else None,
                 "measured_steps": summary.steps,
@@ -113,16 +106,13 @@ class TrainingStepsReport(Report[TrainingMeasurement]):
     only_drawn = True
     summary = "the raw times of every measured step of a training in µs, and its loss"
     takes = (TrainingMeasurement,)
-    columns = (
-        *EVALUATION_COLUMNS,
+    columns = evaluation_columns(
         Column("rank", "rank"),
         Column("step", "step"),
         Column("samples", "samples"),
         Column("loss", "loss", decimals=6),
         Column("whole_us", "whole (us)", decimals=1),
         *(Column(f"{name}_us", f"{name} (us)", decimals=1) for name in (*_PARTS, *_SAMPLED)),
-        STATUS_COLUMN,
-        CONDITIONS_COLUMN,
     )
 
     def rows(self, evaluations: Sequence[Evaluation[TrainingMeasurement]]) -> Iterator[Row]:
@@ -270,8 +260,7 @@ class _ScalingReport(Report[TrainingMeasurement]):
     """Whether the devices share the effective batch; otherwise each of them keeps its batch size."""
     takes = (TrainingMeasurement,)
     undisturbed = True
-    columns = (
-        *EVALUATION_COLUMNS,
+    columns = evaluation_columns(
         Column("devices", "devices", stays=True),
         Column("effective_batch", "effective batch", stays=True),
         Column("step_ms_mean", "step mean (ms)"),
@@ -282,8 +271,6 @@ class _ScalingReport(Report[TrainingMeasurement]):
         Column("communicate_ms", "communicate (ms)", detail=1),
         Column("communicate_percent", "communicate (%)", decimals=1, detail=1),
         Column("communication", "gradients by", detail=2),
-        STATUS_COLUMN,
-        CONDITIONS_COLUMN,
     )
 
     def rows(self, evaluations: _Trainings) -> Iterator[Row]:
