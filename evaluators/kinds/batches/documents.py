@@ -220,7 +220,6 @@ class BatchDocuments:
         """Returns the documents of the measurement."""
         measured = evaluation.measurement
         accuracy = [accuracy_document(measured.accuracy)] if measured.accuracy else []
-        failures = failure_documents(measured.failures)
         result = task_result_documents(measured.task_result)
         labels = evaluation.system.manifest.output.parameters.labels
         document = {
@@ -232,7 +231,7 @@ class BatchDocuments:
         return document, {
             "performance": column_part([({}, {name: getattr(measured.times, name) for name in _TIMES})]),
             "model_accuracy": Part(len(accuracy), accuracy),
-            "input_failure": Part(len(failures), failures),
+            "input_failure": failure_part(measured.failures),
             "input_prediction": prediction_part(measured.predictions, labels),
             "task_result": Part(len(result), result),
         }
@@ -290,9 +289,10 @@ def failures_from_documents(
     return found
 
 
-def failure_documents(failures: Sequence[InputFailure]) -> list[Document]:
+def failure_part(failures: Sequence[InputFailure]) -> Part:
     """Returns the ``input_failure`` documents."""
-    return [{"failures": chunk} for chunk in _failure_chunks(failures)]
+    documents = [{"failures": chunk} for chunk in _failure_chunks(failures)]
+    return Part(len(documents), documents)
 
 
 def _failure_chunks(failures: Sequence[InputFailure]) -> Iterator[list[Document]]:

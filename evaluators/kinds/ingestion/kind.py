@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from inferometer.agent.inference.stages import InputFailure
 from inferometer.evaluators.documents import (
     Documents,
-    Part,
     Stored,
     checked,
     column_part,
@@ -34,7 +33,7 @@ from inferometer.evaluators.drawing.charts import (
     time_unit,
 )
 from inferometer.evaluators.evaluation import Evaluation
-from inferometer.evaluators.kinds.batches.documents import failure_documents, failures_from_documents
+from inferometer.evaluators.kinds.batches.documents import failure_part, failures_from_documents
 from inferometer.evaluators.kinds.batches.plot import MOST_POINTS, thinned
 from inferometer.evaluators.kinds.kind import Kind, Rows, failure_values, own_values, top_figures
 from inferometer.evaluators.kinds.summary import figures_text, interval_rows
@@ -50,8 +49,8 @@ from inferometer.evaluators.reports.base import (
     describe,
     end_columns,
     end_values,
-    named,
     in_us,
+    named,
     time_columns,
     time_values,
 )
@@ -362,7 +361,6 @@ class IngestionKind(Kind[IngestionMeasurement]):
 
     def to_documents(self, evaluation: Evaluation[IngestionMeasurement], save_id: str) -> Documents:
         measured = evaluation.measurement
-        failures = failure_documents(measured.failures)
         document = {
             **{name: getattr(measured, name) for name in _NUMBERS},
             "data": storable(measured.data.values),
@@ -371,7 +369,7 @@ class IngestionKind(Kind[IngestionMeasurement]):
         }
         return document, {
             "loaded_batch": column_part([({}, {name: getattr(measured.times, name) for name in _TIMES})]),
-            "input_failure": Part(len(failures), failures),
+            "input_failure": failure_part(measured.failures),
         }
 
     def from_documents(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> IngestionMeasurement:

@@ -45,7 +45,7 @@ from inferometer.evaluators.jobs.options import further, words
 from inferometer.evaluators.kinds.batches.documents import (
     accuracy_document,
     accuracy_from_documents,
-    failure_documents,
+    failure_part,
     failures_from_documents,
 )
 from inferometer.evaluators.kinds.batches.plot import MOST_POINTS, thinned
@@ -230,7 +230,6 @@ class TrainingKind(Kind[TrainingMeasurement]):
         measured = evaluation.measurement
         times, ranks = measured.times, len(measured.losses)
         accuracy = [accuracy_document(measured.accuracy)] if measured.accuracy else []
-        failures = failure_documents(measured.failures)
         document = {
             "options": fields_of(measured.options),
             "data": storable(measured.data.values),
@@ -249,7 +248,7 @@ class TrainingKind(Kind[TrainingMeasurement]):
             "training_part": _columns({"step": places} | {name: getattr(times, name) for name in _PARTS}),
             "training_loss": _columns({"loss": measured.losses}),
             "model_accuracy": Part(len(accuracy), accuracy),
-            "input_failure": Part(len(failures), failures),
+            "input_failure": failure_part(measured.failures),
         }
 
     def from_documents(self, head: Stored, parts: Mapping[str, Sequence[Stored]]) -> TrainingMeasurement:
