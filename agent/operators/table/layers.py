@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.agent.operators.operator import (
-    NOTHING,
     Arrays,
     Case,
     Category,
@@ -55,24 +54,21 @@ def _activation(
     function: _Function,
     *,
     values: Values = Values.NORMAL,
-    parameters: Parameters = NOTHING,
     flops: int = 1,
-    rtol: float = 1e-5,
-    atol: float = 1e-6,
+    **attributes: Any,
 ) -> Operator:
+    """Returns an element-wise activation; ``attributes`` are further ones of the operator."""
     return Operator(
         name=name,
         category=Category.ACTIVATION,
         summary=summary,
         tensors=same_shape("data", values=values),
         presets=_IMAGES,
-        parameters=parameters,
         reference=lambda arrays, given: (function(arrays[0], given),),
         flops=one_flop_per_output
         if flops == 1
         else lambda _, outputs: flops * sum(prod(each) for each in outputs),
-        rtol=rtol,
-        atol=atol,
+        **attributes,
     )
 
 
