@@ -96,7 +96,7 @@ class Incoming:
                 data.startswith(b"HTTP/1.") or b"HTTP/1.".startswith(data)
             ):
                 raise NoHttpError(data)
-            self._pending, self.arrived = data, len(data)
+            self._pending = data
             return False
         self._pending = b""
         head = data[:end].lower()
