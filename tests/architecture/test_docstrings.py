@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 CONTRACTS = {
-    "agent/frameworks/**": ("Predictor", "Trainer", "Profiler", "OperatorRunner"),
+    "agent/frameworks/**": ("Predictor", "Trainer", "Profiler", "OperatorRunner", "LanguageModel"),
     "evaluators/kinds/*/kind.py": ("Kind",),
     "evaluators/kinds/{reports,*/plot,*/report}.py": ("Report", "Plot"),
     "evaluators/tasks/*.py": ("TaskMetric",),
