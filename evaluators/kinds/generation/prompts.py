@@ -23,6 +23,7 @@ from inferometer.manifests.errors import ConfigurationError
 
 MOST_PROMPTS = 1024
 _MOST_TOKENS = 1_000_000
+_MOST_MS = 9_000_000_000_000  # as int64 in ns; the epoch's milliseconds are fewer until 2255
 _BLOCK = 512
 """The tokens of a block in a trace."""
 _ENOUGH = 12
@@ -198,8 +199,8 @@ def _tokens(given: Mapping[str, Any], name: str, where: str) -> int | None:
 
 def _traced(given: Mapping[str, Any], where: str, number: int) -> Asked:
     due_ms, ids = given.get("timestamp"), given.get("hash_ids")
-    if isinstance(due_ms, bool) or not isinstance(due_ms, int | float) or not 0 <= due_ms < math.inf:
-        raise ConfigurationError(f"{where}: timestamp is not a number of milliseconds")
+    if isinstance(due_ms, bool) or not isinstance(due_ms, int | float) or not 0 <= due_ms <= _MOST_MS:
+        raise ConfigurationError(f"{where}: timestamp is not a number of milliseconds within 0…{_MOST_MS}")
     tokens = _tokens({"input_length": None, **given}, "input_length", where) or 0
     parts = [(f"line {number}", tokens)]
     if ids:

@@ -271,6 +271,8 @@ def test_a_trace_in_a_closed_loop_has_each_request_once(tmp_path: Path) -> None:
         ({"timestamp": -1, "input_length": 3}, "line 2: timestamp is not a number"),
         ({"timestamp": True, "input_length": 3}, "line 2: timestamp is not a number"),
         ('{"timestamp": NaN, "input_length": 3}', "line 2: timestamp is not a number"),
+        ({"timestamp": 10**400, "input_length": 3}, "line 2: timestamp is not a number"),
+        ({"timestamp": 1e300, "input_length": 3}, "line 2: timestamp is not a number"),
         ({"timestamp": 1}, "line 2: input_length is not a whole number within"),
         ({"timestamp": 1, "input_length": 0}, "line 2: input_length is not a whole number"),
         (
