@@ -35,6 +35,7 @@ MODELS = {
     "Large": ("echo", "raw"),
     "Scripted": ("scripted", "raw"),
     "Locked": ("locked", "raw"),
+    "Later": ("later", "raw"),
     "Timed": ("timed", "raw"),
     "Picky": ("picky", "raw"),
     "Short": ("short", "raw"),
@@ -88,6 +89,10 @@ class FakePredictor(Predictor):
             case "locked":
                 with _LOCK:
                     time.sleep(self._script["service_s"])
+            case "later":  # at the lock, than a locked one that is due at the same time
+                time.sleep(0.2 * self._script["service_s"])
+                with _LOCK:
+                    time.sleep(0.8 * self._script["service_s"])
             case "timed":
                 self._take_known_time()
         return inputs

@@ -57,7 +57,7 @@ CASES = {
     "split, comments": ({"chunk": 3, "split_ms": 1, "crlf": True, "closes": True}, {}),
     "a queue": ({"chunk": 3, "first_ms": 20, "parallel": 3}, {}),
     "stops early, spread": ({"chunk": 3, "most_tokens": 8, "spread": 0.3}, {"arrival": "poisson"}),
-    "closed loop": ({"chunk": 3, "first_ms": 20}, {"concurrency": 2}),
+    "closed loop": ({"chunk": 3}, {"concurrency": 2}),
 }
 
 
