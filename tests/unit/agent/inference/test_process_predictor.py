@@ -186,12 +186,19 @@ def test_a_process_that_dies_while_it_is_idle_starts_again_at_once(instance: Pre
     assert process_of(instance) == child.process.pid
 
 
+def has_ended(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 @pytest.mark.parametrize("is_noticed", [True, False])
 def test_a_process_that_dies_while_it_is_idle_loses_nothing(instance: Predictor, is_noticed: bool) -> None:
     before = process_of(instance)
     if is_noticed:
         os.kill(before, signal.SIGKILL)
-        wait_until(lambda: not psutil.pid_exists(before) or psutil.Process(before).status() == "zombie")
+        wait_until(lambda: has_ended(before))
     else:  # it gets the message, but does not read it any more
         os.kill(before, signal.SIGSTOP)
         threading.Timer(0.1, os.kill, (before, signal.SIGKILL)).start()
