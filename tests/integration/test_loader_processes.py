@@ -54,8 +54,15 @@ def running(end: str) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Proce
 def assert_gone(workers: list[psutil.Process]) -> None:
     assert len(workers) == 2
     deadline_s = time.monotonic() + DEADLINE_S
-    while left := [each for each in workers if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]:
+    while left := [each for each in workers if lives(each)]:
         assert time.monotonic() < deadline_s, left
+
+
+def lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.mark.usefixtures("children_take_interrupts")
