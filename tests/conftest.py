@@ -42,7 +42,7 @@ _NO_MXNET = (
     "installed: MXNet (not installed)",
     "No module named 'mxnet'",
 )
-_MEASUREMENTS = 5
+_MEASUREMENTS = 3
 _MOST_LATENESS_MS = 1.0  # on a quiet machine it is below 0.5
 _MOST_WAIT_S = 45.0
 

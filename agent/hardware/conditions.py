@@ -433,10 +433,13 @@ class EnergyMeter(_Driver):
         """Returns the mean power since the last call, in watts; 0 if a counter was reset or is not read."""
         before_ns, before = self._before
         self._before = now_ns, now = time.monotonic_ns(), _optional(self._joules) or []
-        spent = [((end - start) % wrap, wrap) for (start, _), (end, wrap) in zip(before, now, strict=False)]
-        if any(joules >= wrap / 2 for joules, wrap in spent):  # less than before, but not by wrapping around
-            return 0.0
-        return sum(joules for joules, _ in spent) * _NS_PER_S / max(now_ns - before_ns, 1)
+        spent_j = 0.0
+        for (start, _), (end, wrap) in zip(before, now, strict=False):
+            joules = (end - start) % wrap
+            if end < start and joules >= wrap / 2:  # less than before, but hardly by wrapping around
+                return 0.0
+            spent_j += joules
+        return spent_j * _NS_PER_S / max(now_ns - before_ns, 1)
 
     def _joules(self) -> list[tuple[float, float]]:
         """Returns what each counter shows, and where it wraps around."""

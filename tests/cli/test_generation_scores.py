@@ -94,8 +94,11 @@ def test_a_prompt_that_is_refused_fails_alone_even_if_it_is_the_first(
         at = [agent_option.format(server.address)] if agent_option else []
         load = (*ONCE, *at, "--output_tokens=3", "--publish=false", *prompts(tmp_path, *lines))
         found = agent(*load)
-        refused = agent(*ONCE, *at, "--publish=false", *prompts(tmp_path, *lines[:1]))
+        server.sent()
+        refused = agent(*ONCE, *at, "--publish=false", *prompts(tmp_path, *lines[:1] * 9))
+        asked = len(server.sent())
 
+    assert asked == (1 if at else 0)
     assert found.code == 0, found.stderr
     assert "1 failed: " in found.stdout
     assert found.figure("exact match").endswith("over 1 line")

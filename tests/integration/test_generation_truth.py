@@ -2,7 +2,7 @@
 
 import statistics
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, product
 
 import numpy as np
 import pytest
@@ -79,7 +79,7 @@ CASES = {
     "split, comments": ({"chunk": 3, "split_ms": 1, "crlf": True, "closes": True}, {}),
     "a queue": ({"chunk": 3, "first_ms": 20, "parallel": 3}, {}),
     "stops early, spread": ({"chunk": 3, "most_tokens": 8, "spread": 0.3}, {"arrival": "poisson"}),
-    "closed loop": ({"chunk": 3}, {"concurrency": 2}),
+    "closed loop": ({"chunk": 3, "first_ms": 20, "spread": 0.3}, {"concurrency": 2}),
 }
 
 
@@ -120,6 +120,20 @@ def test_every_figure_is_the_truth(behaviour, options):
     begun_ns = due_ns[0]
     whole_s = (max(each.last_ns for each in sent) - begun_ns) / 1e9
     assert summary.whole_tokens_per_s == pytest.approx(sum(each.tokens for each in sent) / whole_s, rel=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.flaky(reruns=5)
+@pytest.mark.parametrize(("behaviour", "options"), CASES.values(), ids=CASES)
+def test_every_figure_is_within_1_percent_of_what_the_server_did(behaviour, options):
+    """On a quiet machine, the mean and the 90th percentile are, too."""
+    with serving(**behaviour) as server:
+        found, sent = measured(server, **options)
+    summary, expected = GenerationSummary(found), truths(found, sent)
+    for times, name in product(("ttft", "ttfo", "tpot", "e2e"), FIGURES):
+        truth_ms = float(FIGURES[name]([getattr(each, f"{times}_ms") for each in expected]))
+        found_ms = getattr(getattr(summary, times), f"{name}_ns") / 1e6
+        assert found_ms == pytest.approx(truth_ms, rel=0.01, abs=0.2), (times, name)
 
 
 @pytest.mark.real_time

@@ -2,8 +2,7 @@
 
 import socket
 import threading
-import time
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 
 import grpc
 import numpy as np
@@ -17,7 +16,6 @@ from test_kserve_load import INPUTS, OUTPUTS, READ, SMALL, assert_all_failed, be
 from inferometer.agent.open_inference.codec import DATATYPES
 from inferometer.agent.tracing.recorder import SpanRecorder, SpanRole, TraceContext, TraceLevel, TraceScope
 from inferometer.client.remote import call_target
-from inferometer.client.remote.address import AgentAddress
 from inferometer.client.remote.connection import RemoteOptions
 from inferometer.client.remote.kserve.opening import ModelChoice, open_kserve
 from inferometer.client.remote.kserve.session import KServeTarget
@@ -301,70 +299,6 @@ def answering(content):
         yield f"kserve+http://127.0.0.1:{listening.getsockname()[1]}"
         listening.shutdown(socket.SHUT_RDWR)
     thread.join()
-
-
-READY = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
-
-
-class Dropping:
-    """A server that answers the first request of each connection, or none, and drops it with the next."""
-
-    def __init__(self, answered: int, begins: bytes = b"", after_s: float = 0.0) -> None:
-        self.requests = 0
-        self._answered, self._begins, self._after_s = answered, begins, after_s
-
-    def serve(self, listening: socket.socket) -> None:
-        with suppress(OSError):
-            while True:
-                connection, _ = listening.accept()
-                with connection:
-                    for _ in range(self._answered):
-                        self.requests += bool(connection.recv(65536))
-                        connection.sendall(READY)
-                    self.requests += bool(connection.recv(65536))
-                    time.sleep(self._after_s)
-                    connection.sendall(self._begins)
-
-
-@contextmanager
-def dropping(server: Dropping):
-    """Requests to the server, one by one, and others in flight."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        thread = threading.Thread(target=server.serve, args=(listening,), daemon=True)
-        thread.start()
-        endpoint = sockets.Endpoint(AgentAddress("127.0.0.1", listening.getsockname()[1]), None)
-        with (
-            closing(sockets.Exchanges(endpoint, "it")) as exchanges,
-            closing(sockets.Flights(endpoint)) as flights,
-        ):
-
-            def in_flight(request: bytes) -> bytes:
-                return flights.begin(request, DEADLINE_S).result()
-
-            yield lambda request: exchanges.exchange(request, DEADLINE_S), in_flight
-        listening.shutdown(socket.SHUT_RDWR)
-    thread.join()
-
-
-@pytest.mark.parametrize("way", [0, 1], ids=["one by one", "in flight"])
-@pytest.mark.parametrize(
-    ("server", "requests"),
-    [
-        (Dropping(0), 1),  # a new connection, whose request may have been begun
-        (Dropping(1, begins=b"HTTP/1.1 200 OK\r\n"), 2),
-        (Dropping(1, after_s=0.3), 2),
-    ],
-    ids=["a new connection", "an answer has begun", "it took long"],
-)
-def test_a_request_that_the_server_may_have_begun_is_not_sent_again(server, requests, way):
-    server.requests = 0
-    with dropping(server) as ways:
-        for _ in range(requests - 1):
-            assert ways[way](b"GET / HTTP/1.1\r\n\r\n").endswith(b"{}")
-        with pytest.raises(Exception, match=r"lost|closed"):
-            ways[way](b"GET / HTTP/1.1\r\n\r\n")
-
-    assert server.requests == requests
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
@@ -12,7 +13,14 @@ import pytest
 
 from inferometer.client.remote.address import AgentAddress
 from inferometer.client.remote.rest.responses import HttpFailure
-from inferometer.client.remote.rest.sockets import Endpoint, Exchanges, Flights, HttpCall, _Connection
+from inferometer.client.remote.rest.sockets import (
+    CROSSING_S,
+    Endpoint,
+    Exchanges,
+    Flights,
+    HttpCall,
+    _Connection,
+)
 
 REQUEST = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]"
@@ -22,8 +30,11 @@ Way = Callable[[Endpoint], AbstractContextManager[Ask]]
 
 
 @contextmanager
-def answering(*connections: tuple[bytes, ...]) -> Iterator[Endpoint]:
-    """A server that answers the requests of each of its connections in turn, and then closes it."""
+def answering(*connections: tuple[bytes | float, ...]) -> Iterator[Endpoint]:
+    """A server that answers the requests of each of its connections in turn, and then closes it.
+
+    A number is a request that is not answered, and how many seconds the server takes not to.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
@@ -33,7 +44,10 @@ def answering(*connections: tuple[bytes, ...]) -> Iterator[Endpoint]:
                     with connection:
                         for answer in answers:
                             connection.recv(65536)
-                            connection.sendall(answer)
+                            if isinstance(answer, float):
+                                time.sleep(answer)
+                            else:
+                                connection.sendall(answer)
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
@@ -73,11 +87,11 @@ def test_a_request_without_any_answer_is_sent_again_and_told(
 
 
 @WAYS
-@pytest.mark.parametrize("begun", [b"H", b"HTTP/1.1 200 OK\r\ncontent-le", ANSWER[:-1]])
-def test_a_request_whose_answer_has_begun_is_not_sent_again(
-    way: Way, begun: bytes, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("end", [b"H", b"HTTP/1.1 200 OK\r\ncontent-le", ANSWER[:-1], 3 * CROSSING_S])
+def test_a_request_that_the_server_may_have_begun_is_not_sent_again(
+    way: Way, end: bytes | float, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with answering((ANSWER, begun), (ANSWER,)) as endpoint, way(endpoint) as ask:
+    with answering((ANSWER, end), (ANSWER,)) as endpoint, way(endpoint) as ask:
         assert ask() == ANSWER
         with pytest.raises(HttpFailure, match="the connection was closed"):
             ask()

@@ -241,14 +241,18 @@ def _counted_by(
     prompts: Sequence[Prompt],
     warn: Callable[[str], None],
 ) -> tuple[str, float]:
-    """Asks until a prompt is accepted; returns who counts tokens, empty for nobody, and the answer's ms."""
-    for prompt in prompts:
+    """Asks the first prompt; returns who counts tokens, empty for nobody, and the answer's ms.
+
+    If that is refused, such as one that is too long, whose own requests fail, it asks the shortest.
+    """
+    tried = (prompts[0], min(prompts, key=lambda each: len(str(each.content))))
+    for prompt in tried:
         asked_ns = time.perf_counter_ns()
         try:
             answer = system.ask(prompt)
             break
-        except InputError:  # such as a prompt that is too long, whose own requests fail
-            if prompt is prompts[-1]:
+        except InputError:
+            if prompt is tried[-1]:
                 raise
     answered_ns, counted_by = time.perf_counter_ns() - asked_ns, _SYSTEMS[request.agent is None]
     if answer.output_tokens == UNKNOWN:

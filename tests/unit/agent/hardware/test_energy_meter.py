@@ -71,6 +71,14 @@ def test_a_counter_of_a_package_wraps_around(sys: Path, wait: Callable[[float], 
     assert meter.read_watts() == pytest.approx((100 + 20) / 2.0)
 
 
+def test_a_counter_may_pass_most_of_its_range(sys: Path, wait: Callable[[float], None]) -> None:
+    meter = EnergyMeter(CPU, sys)
+    wait(1000.0)
+    show(sys, **{"0": 7 + round(0.9 * LIMIT_UJ)})
+
+    assert meter.read_watts() == pytest.approx(0.9 * LIMIT_UJ / 1e9)
+
+
 @pytest.mark.parametrize("missing", ["energy_uj", "max_energy_range_uj"])
 def test_without_a_counter_of_each_package_nothing_is_metered(sys: Path, missing: str) -> None:
     (sys / f"class/powercap/intel-rapl:1/{missing}").unlink()
