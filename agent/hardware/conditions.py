@@ -433,13 +433,11 @@ class EnergyMeter(_Driver):
         """Returns the mean power since the last call, in watts; 0 if a counter was reset or is not read."""
         before_ns, before = self._before
         self._before = now_ns, now = time.monotonic_ns(), _optional(self._joules) or []
-        spent_j = 0.0
-        for (start, _), (end, wrap) in zip(before, now, strict=False):
-            joules = (end - start) % wrap
-            if end < start and joules >= wrap / 2:  # less than before, but hardly by wrapping around
-                return 0.0
-            spent_j += joules
-        return spent_j * _NS_PER_S / max(now_ns - before_ns, 1)
+        pairs = list(zip(before, now, strict=False))
+        spent_j = [(end - start) % wrap for (start, _), (end, wrap) in pairs]
+        if any(end < start and end + wrap / 2 >= start for (start, _), (end, wrap) in pairs):  # a reset
+            return 0.0
+        return sum(spent_j) * _NS_PER_S / max(now_ns - before_ns, 1)
 
     def _joules(self) -> list[tuple[float, float]]:
         """Returns what each counter shows, and where it wraps around."""

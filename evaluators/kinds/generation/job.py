@@ -241,10 +241,7 @@ def _counted_by(
     prompts: Sequence[Prompt],
     warn: Callable[[str], None],
 ) -> tuple[str, float]:
-    """Asks the first prompt; returns who counts tokens, empty for nobody, and the answer's ms.
-
-    If that is refused, such as one that is too long, whose own requests fail, it asks the shortest.
-    """
+    """Asks the first prompt that is accepted; returns who counts tokens, or nobody, and the answer's ms."""
     tried = (prompts[0], min(prompts, key=lambda each: len(str(each.content))))
     for prompt in tried:
         asked_ns = time.perf_counter_ns()
