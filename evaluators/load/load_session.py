@@ -158,7 +158,9 @@ class ClosedLoop:
         extent: The length of the load: its duration and number of queries.
         think_s: The time from the end of a query until the next one of its user is due, in seconds.
         follow: Prepares the next query of a user after the one with this number, which is negative before
-            the first, and returns what submits it by its own number; None for ``QueryTarget.submit``.
+            the first, and returns what submits it by its own number, or None if the user leaves;
+            without it, it is ``QueryTarget.submit``.
+        users: When each user begins, in place of ``concurrency`` users who all begin at once.
 
     Raises:
         ConfigurationError: The concurrency is out of range.
@@ -167,7 +169,8 @@ class ClosedLoop:
     concurrency: int
     extent: Extent
     think_s: float = 0.0
-    follow: Callable[[int], Callable[[int], None]] | None = None
+    follow: Callable[[int], Callable[[int], None] | None] | None = None
+    users: Schedule | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.concurrency <= MAX_CONCURRENCY:
@@ -175,6 +178,9 @@ class ClosedLoop:
 
     def __str__(self) -> str:
         """Returns the text that stands for it in place of an arrival process."""
+        if self.users is not None:
+            thinks = f" who think for {self.think_s:g} s" if self.think_s else ""
+            return f"{self.users.rate_qps:g} new users/s{thinks} ({self.users.source})"
         thinks = f"users who think for {self.think_s:g} s" if self.think_s else "in flight"
         return f"closed loop, {self.concurrency} {thinks}"
 
@@ -190,10 +196,11 @@ def run_closed_loop(
     """Keeps queries in flight, and waits for the last answers.
 
     A query is due when it is sent, so there is no lag; if users think, it is due so long after the one before
-    ended. A slow answer delays later queries: the latency is that of a number of users who wait for each
-    answer, not that at a given rate. A query that fails or times out makes room for the next. No backlog can
-    grow; all other rules are as in ``issuer.run_open_loop``. The limits have no bound. ``sleep`` waits for a
-    number of seconds or until a query is done.
+    ended, and if users come by a schedule, their first one is due by that. A slow answer delays later
+    queries: the latency is that of users who wait for each answer, not that at a given rate. A query that
+    fails or times out makes room for the next. No backlog can grow; all other rules are as in
+    ``issuer.run_open_loop``. The limits have no bound. ``sleep`` waits for a number of seconds or until a
+    query is done.
     """
     extent, schedule = loop.extent, Schedule(np.empty(0, np.int64), str(loop), 0.0)
     log = _WakingLog(schedule, clock())
@@ -225,11 +232,14 @@ def _issue(
     in_flight, users = set[int](), list[tuple[int, int, Callable[[int], None]]]()
 
     def next_of(query: int, due_ns: int) -> None:
-        heapq.heappush(users, (due_ns, query, target.submit if follow is None else follow(query)))
+        if (submit := target.submit if follow is None else follow(query)) is not None:
+            heapq.heappush(users, (due_ns, query, submit))
 
-    for user in range(loop.concurrency):
-        next_of(-1 - user, log.began_ns)
-    while True:
+    begin_ns = [0] * loop.concurrency if loop.users is None else loop.users.offsets_ns.tolist()
+    for user, offset_ns in enumerate(begin_ns):
+        next_of(-1 - user, log.began_ns + offset_ns)
+    is_due = bool(think_ns) or loop.users is not None
+    while users or in_flight:
         now_ns = clock()
         elapsed_ns = now_ns - log.began_ns
         if (log.sent_count >= extent.min_queries and elapsed_ns >= least_ns) or elapsed_ns >= most_ns:
@@ -246,12 +256,13 @@ def _issue(
                 next_of(query, done_ns + think_ns)
         if users and users[0][0] <= now_ns:
             due_ns, _, submit = heapq.heappop(users)
-            query = log.sent_unscheduled(clock(), due_ns if think_ns else None)
+            query = log.sent_unscheduled(clock(), due_ns if is_due else None)
             in_flight.add(query)
             submit(query)
         else:
             wake_ns = min([watch.next_ns, *(due_ns - _SPIN_NS for due_ns, _, _ in users[:1])])
             sleep(max(0, wake_ns - now_ns) / _NS_PER_S)
+    return Stop.COMPLETE
 
 
 class _WakingLog(QueryLog):

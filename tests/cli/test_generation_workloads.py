@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -13,7 +14,14 @@ import pytest
 import inferometer
 from inferometer.evaluators.kinds.generation.kind import GenerationKind
 from inferometer.evaluators.kinds.generation.prompts import lengths_of
+from inferometer.evaluators.kinds.generation.request import (
+    OFFLINE,
+    SCENARIOS,
+    GenerationRequest,
+    GenerationSearchRequest,
+)
 from inferometer.evaluators.load.queries import Outcome
+from inferometer.manifests.errors import ConfigurationError
 from tests.cli.conftest import Agent
 from tests.integration.generation_server import Sent
 from tests.integration.generation_truth import Serving, serving
@@ -119,6 +127,72 @@ def test_a_sweep_has_a_run_for_each_number_in_flight(agent: Agent) -> None:
     assert [(each["concurrency"], each["seed"]) for each in options] == [([1], 9), ([2], 10), ([4], 11)]
 
 
+@pytest.mark.real_time
+def test_twice_as_many_are_in_flight_until_the_tokens_grow_no_more(agent: Agent) -> None:
+    load = ("--concurrency=1", "--saturate", "--max_queries=40", "--warmup=0", "--output_tokens=4")
+    with serving(first_ms=20, token_ms=1, parallel=2) as server:
+        found = agent("measure", "generation", f"--agent={at(server)}", *load)
+
+    assert found.code == 0, found.stderr
+    rows = agent("info", "evaluation", "generation", "-f", "csv").rows
+    rows = sorted(rows, key=lambda row: str(row["created_at"]))
+    rates = [float(row["output_tokens_per_s"]) for row in rows]
+    assert [row["arrival"] for row in rows] == [f"closed loop, {1 << n} in flight" for n in range(len(rows))]
+    assert len(rows) in (3, 4), rates  # 3, but for a hiccup
+    grows = [rate >= 1.05 * max(rates[:n], default=0) for n, rate in enumerate(rates)]
+    assert grows == [True] * (len(rows) - 1) + [False]
+    shown = [json.loads(agent("info", "evaluation", "show", row["id"], "-f", "json").stdout) for row in rows]
+    assert len({each["group_id"] for each in shown}) == 1
+    assert "saturate" not in shown[0]["generation"]["options"]  # each can be repeated alone
+
+
+def test_a_sweep_that_cannot_tell_says_what_to_give(agent: Agent) -> None:
+    load = ("--concurrency=4", "--saturate", "--max_queries=4", "--warmup=0", "--publish=false")
+    with serving(first_ms=1, token_ms=0.1) as server:
+        found = agent("measure", "generation", f"--agent={at(server)}", *load)
+
+    assert found.code == 0, found.stderr
+    told = "closed loop, 4 in flight: too few answers to tell whether more in flight give more tokens/s"
+    assert f"{told}; give more --duration or --max_queries" in found.stderr
+
+
+def test_the_offline_scenario_sends_all_at_once_and_has_the_tokens_of_the_whole_run(agent: Agent) -> None:
+    load = ("--scenario=offline", "--max_queries=20", "--warmup=0", "--output_tokens=4")
+    with serving(first_ms=300, token_ms=1) as server:
+        found = agent("measure", "generation", f"--agent={at(server)}", *load)
+        sent = measured(server.sent())
+
+    assert found.code == 0, found.stderr
+    assert max(in_flight(sent)) == len(sent) == 20
+    [row] = agent("info", "evaluation", "generation", "-f", "csv").rows
+    assert f"{float(row['whole_tokens_per_s']):.2f} output tokens/s of the whole run" in found.stdout
+    assert 0 < float(row["whole_tokens_per_s"]) <= 80 / 0.3
+
+
+def test_scenarios_have_the_bounds_of_mlperf() -> None:
+    """LoadGen contains the text of its mlperf.conf."""
+    loadgen = pytest.importorskip("mlperf_loadgen")
+    text = Path(loadgen.__file__).read_bytes()
+    found: dict[str, dict[str, int]] = {}
+    for name, time, ms in re.findall(rb"\n([\w.-]+)\.Server\.(ttft|tpot)_latency = (\d+)", text):
+        benchmark = name.decode()
+        kind = "interactive" if benchmark.endswith("-interactive") else "server"
+        key = f"{kind}:{benchmark.removesuffix('-interactive')}"
+        found.setdefault(key, {})[time.decode()] = int(ms)
+    assert {name: (each["ttft"], each["tpot"]) for name, each in found.items()} == {
+        name: bounds for name, bounds in SCENARIOS.items() if name != OFFLINE
+    }
+    request = GenerationRequest(scenario="interactive:llama2-70b", tpot_bound_ms=7.0)
+    assert (request.ttft_bound_ms, request.tpot_bound_ms) == (450, 7)
+    search = GenerationSearchRequest(scenario="server:llama2-70b")
+    assert {name: each.latency_bound_ms for name, each in search.searches.items()} == {
+        "TTFT": 2000,
+        "TPOT": 200,
+    }
+    with pytest.raises(ConfigurationError, match="scenario offline has no rate to search for"):
+        GenerationSearchRequest(scenario=OFFLINE)
+
+
 def in_flight(run: Sequence[Sent]) -> list[int]:
     """How many requests were there when each one came."""
     return [sum(other.received_ns <= each.received_ns < other.last_ns for other in run) for each in run]
@@ -216,6 +290,27 @@ def test_users_have_conversations_of_their_own_which_end_with_a_fault(tmp_path: 
     assert {each["content"] for each in replies} <= whole
 
 
+@pytest.mark.real_time
+def test_users_come_at_a_rate_and_leave_after_their_conversation(tmp_path: Path) -> None:
+    given = {"prompts": conversations(tmp_path / "turns.jsonl"), "rate_qps": 20, "arrival": "constant"}
+    with serving(first_ms=10, token_ms=1) as server:
+        evaluation = inferometer.measure(
+            "generation", agent=at(server), **given, duration_s=1, output_tokens=5, warm_up_queries=0
+        )
+        sent = measured(server.sent())
+
+    queries = evaluation.measurement.run.queries
+    firsts = np.array([len(each.body["messages"]) == 1 for each in sent])
+    due_ms = queries.scheduled_ns[firsts] / 1e6
+    assert due_ms.tolist() == (np.arange(1, len(due_ms) + 1) * 50.0).tolist()
+    assert 18 <= len(due_ms) <= 20
+    assert 2.3 <= len(sent) / len(due_ms) <= 2.6  # of 3 and 2 turns by turns, but for the last ones
+    assert evaluation.measurement.run.source == "20 new users/s (constant)"
+    words = GenerationKind().again(evaluation).words
+    assert {"--rate=20", f"--prompts={given['prompts']}"} <= set(words)
+    assert not any(each.startswith("--concurrency") for each in words)
+
+
 def test_turns_in_this_process_have_the_answers_before(tmp_path: Path) -> None:
     given = {"prompts": conversations(tmp_path / "turns.jsonl"), "concurrency": 1, "max_queries": 5}
     evaluation = inferometer.measure(
@@ -231,9 +326,7 @@ def test_turns_in_this_process_have_the_answers_before(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (("--rate=5",), "turns follow answers; give --concurrency"),
         (("--concurrency=1", "--endpoint=completions"), "only --endpoint=chat takes messages or turns"),
-        (("--think_time=1",), "think_time needs concurrency; give it too"),
         (("--concurrency=1", "--think_time=-1"), "think_time"),
     ],
 )

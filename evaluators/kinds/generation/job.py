@@ -45,6 +45,7 @@ from inferometer.evaluators.load.arrivals import Extent, Schedule, arrival_proce
 from inferometer.evaluators.load.issuer import RunLimits
 from inferometer.evaluators.load.load_session import (
     ALLOWED_SHARE,
+    MAX_CONCURRENCY,
     ClosedLoop,
     LoadSession,
     LoadTrace,
@@ -63,6 +64,8 @@ _Bounds: TypeAlias = Mapping[str, Any]
 """The bounds of a search; see ``GenerationSearchRequest.searches``."""
 _Work: TypeAlias = Schedule | ClosedLoop | _Bounds
 _SYSTEMS = ("the server", "the engine")
+_GROWS = 1.05
+"""How many times the highest tokens/s so far a run must have for another with twice as many in flight."""
 
 
 def generation_job(request: GenerationRequest) -> Job[Evaluation[_Measurement]]:
@@ -79,7 +82,7 @@ def generation_job(request: GenerationRequest) -> Job[Evaluation[_Measurement]]:
         file = _checked_prompts(request, read_prompts(request.prompts))
     for name in ("prompt_tokens", "output_tokens"):
         lengths_of(name, getattr(request, name) or PROMPT_TOKENS)
-    works, count = _planned(request, file if request.replay else None), None
+    works, count = _planned(request, file), None
     if request.tokenizer is not None:
         from inferometer.agent.preprocessing.text_preprocessor import token_counter  # needs tokenizers
 
@@ -96,7 +99,10 @@ def _checked_prompts(request: GenerationRequest, file: RequestFile) -> RequestFi
     reasons = {
         f"only --endpoint={CHAT} takes messages or turns": request.endpoint != CHAT
         and (turns or not all(isinstance(each.content, str) for each in file.requests)),
-        "turns follow answers; give --concurrency": turns and request.concurrency is None,
+        "a search cannot ask turns": turns and isinstance(request, GenerationSearchRequest),
+        "without turns, think_time needs concurrency": request.think_time_s
+        and not turns
+        and request.concurrency is None,
         "answers and choices are for files without turns": turns
         and any(each.answers or each.choices for each in truths),
     }
@@ -105,14 +111,14 @@ def _checked_prompts(request: GenerationRequest, file: RequestFile) -> RequestFi
     return file
 
 
-def _planned(request: GenerationRequest, trace: RequestFile | None) -> Sequence[_Work]:
-    """Returns when requests are due in each run, or the bounds of a search."""
+def _planned(request: GenerationRequest, file: RequestFile | None) -> list[_Work]:
+    """Returns when requests are due, or users come, in each run, or the bounds of a search."""
     if isinstance(request, GenerationSearchRequest):
         bounds, ceiling_qps = request.searches, calibrate()
         check_load(request.arrivals[1], ceiling_qps)
         most_qps = ceiling_qps * ALLOWED_SHARE
         return [{name: replace(each, max_rate_qps=most_qps) for name, each in bounds.items()}]
-    duration_s, most = request.duration_s, request.max_queries
+    duration_s, most, trace = request.duration_s, request.max_queries, file if request.replay else None
     if trace is not None:
         most = min(len(trace.requests), most or len(trace.requests))
     elif duration_s is None and most is None:
@@ -126,12 +132,13 @@ def _planned(request: GenerationRequest, trace: RequestFile | None) -> Sequence[
     else:
         schedule = trace.schedule(extent, request.rate_qps)
     check_load(peak_qps(schedule))
-    return [schedule]
+    has_turns = file is not None and any(each.turns for each in file.requests)
+    return [ClosedLoop(1, extent, request.think_time_s, users=schedule) if has_turns else schedule]
 
 
 def _measured(
     request: GenerationRequest,
-    works: Sequence[_Work],
+    works: list[_Work],
     file: RequestFile | None,
     count: Callable[[str], int] | None,
     resources: JobResources,
@@ -139,18 +146,33 @@ def _measured(
 ) -> Generator[Evaluation[_Measurement], None, None]:
     """Yields the evaluations of each run, which has prompts of its own: a cache may have those of another."""
     system = resources.open_generator(request.system, request.max_batch_size, notify=callbacks.on_warning)
-    group_id = str(uuid.uuid4()) if len(works) > 1 else None
+    group_id = str(uuid.uuid4()) if len(works) > 1 or request.saturate else None
+    most_per_s = 0.0
     with closing(system):
         for number, work in enumerate(works):
             callbacks.on_part(JobPart(number + 1, len(works)))
-            concurrency = (work.concurrency,) if isinstance(work, ClosedLoop) else None
-            one = replace(request, concurrency=concurrency, seed=request.seed + number)
+            given = (work.concurrency,) if isinstance(work, ClosedLoop) and request.concurrency else None
+            one = replace(request, concurrency=given, saturate=False, seed=request.seed + number)
             with closing(EvaluationTrace.of_load(one, callbacks.on_warning, group_id)) as trace:
                 found = _run(one, work, file, count, system, trace, callbacks)
                 found[0] = trace.kept(found[0])
                 yield from (replace(each, group_id=each.group_id or group_id) for each in found)
             if any(each.status is Status.INTERRUPTED for each in found):
                 return
+            if request.saturate and isinstance(work, ClosedLoop):
+                per_s, double = _tokens_per_s(found[0].measurement), 2 * work.concurrency
+                if per_s is None:
+                    told = f"{work}: too few answers to tell whether more in flight give more tokens/s"
+                    callbacks.on_warning(f"{told}; give more --duration or --max_queries")
+                elif number + 1 == len(works) and per_s >= _GROWS * most_per_s and double <= MAX_CONCURRENCY:
+                    works.append(replace(work, concurrency=double))
+                most_per_s = max(most_per_s, per_s or 0.0)
+
+
+def _tokens_per_s(measured: Any) -> float | None:
+    """Returns the output tokens/s, or the right answers/s if nobody counts tokens."""
+    summary = GenerationSummary(measured)
+    return summary.output_tokens.per_s if measured.tokens_by else summary.requests.per_s
 
 
 def _run(
@@ -176,7 +198,7 @@ def _run(
     target = system.target(prompts, timeout_s=request.timeout_ms / 1e3, text=text)
     asked = _Conversations(prompts, turns, target)
     if isinstance(work, ClosedLoop) and any(turns):
-        work = replace(work, follow=asked.follow)
+        work = replace(work, follow=partial(asked.follow, work.users is not None))
     description, created_at = target.description, utc_now()
     limits = RunLimits(
         request.timeout_ms, stop_requested=callbacks.stop_requested, on_progress=callbacks.on_progress
@@ -404,8 +426,11 @@ class _Conversations:
         in_turn = self._prompts[(self._target.first + query) % len(self._prompts)]
         return self._asked[query][0] if query in self._asked else in_turn
 
-    def follow(self, query: int) -> Callable[[int], None]:
-        """Prepares the turn after a right answer, or the next conversation; see ``ClosedLoop``."""
+    def follow(self, leaves: bool, query: int) -> Callable[[int], None] | None:
+        """Prepares the turn after a right answer, or the next conversation unless its user leaves.
+
+        See ``ClosedLoop``.
+        """
         said, rest = self._asked.get(query, (None, ()))
         answer = self._target.answer(query)
         if said and rest and answer.finish and not answer.error:
@@ -413,6 +438,8 @@ class _Conversations:
             before = [first] if isinstance(said.content, str) else said.content
             more = {"role": "assistant", "content": answer.visible}, {"role": "user", "content": rest[0]}
             asked = replace(said, content=[*before, *more]), rest[1:]
+        elif leaves and query >= 0:
+            return None
         else:
             which = self._begun % len(self._prompts)
             self._begun, asked = self._begun + 1, (self._prompts[which], self._turns[which])

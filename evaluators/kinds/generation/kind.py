@@ -397,6 +397,8 @@ class GenerationKind(RunsKind[GenerationMeasurement]):
                 yield "", f"{name.replace('_', ' ')}: " + "  ".join(f"p{p} {each:.0f}" for p, each in shown)
         if summary.output_tokens.per_s is not None:
             yield "", _rate_text(summary.output_tokens, "output tokens/s")
+        elif summary.whole_tokens_per_s is not None:
+            yield "", f"{summary.whole_tokens_per_s:.2f} output tokens/s of the whole run"
         reasons = bool((summary.ttfo_ns != summary.ttft_ns).any())
         yield from _time_rows(summary, {n: h for n, (h, _) in _TIMES.items() if n != "ttfo" or reasons})
         if summary.icl.p50_ns == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -36,6 +37,22 @@ _EXCLUDED = (
 _OBSERVING = ("trace_sample", "tracer_address", "trace_url", "server_statistics_hz", "metrics_url")
 """The options that change no figure."""
 BOUNDED = ("TTFT", "TPOT", "e2e")
+OFFLINE = "offline"
+SCENARIOS: Mapping[str, tuple[float | None, float | None]] = {
+    "server:deepseek-r1": (2000, 80),
+    "interactive:deepseek-r1": (1500, 15),
+    "server:gpt-oss-120b": (3000, 80),
+    "interactive:gpt-oss-120b": (2000, 15),
+    "server:llama2-70b": (2000, 200),
+    "interactive:llama2-70b": (450, 40),
+    "server:llama3_1-405b": (6000, 175),
+    "interactive:llama3_1-405b": (4500, 80),
+    "server:llama3_1-8b": (2000, 100),
+    "interactive:llama3_1-8b": (500, 30),
+    "server:mixtral-8x7b": (2000, 200),
+    OFFLINE: (None, None),
+}
+"""MLPerf's bounds on the p99 of TTFT and of TPOT in milliseconds, as in mlperf.conf of LoadGen 6.0."""
 
 
 _data = partial(declared, heading="Data")
@@ -112,8 +129,18 @@ class GenerationRequest(SampledTraces, TraceOptions):
         "N,N",
         within=COUNT,
     )
+    saturate: bool = declared(
+        False, "Go on with twice the last number in flight while output tokens/s grow by 5 % or more."
+    )
     think_time_s: float = declared(
         0.0, "Time from an answer to when the next request of its user is due.", "S", within=NOT_NEGATIVE
+    )
+    scenario: str | None = declared(
+        None,
+        "MLPerf's bounds on TTFT and TPOT for its scenario and benchmark; offline has none, and sends "
+        "max_queries at once.",
+        "NAME",
+        choices=tuple(SCENARIOS),
     )
     duration_s: float | None = declared(
         None,
@@ -126,8 +153,8 @@ class GenerationRequest(SampledTraces, TraceOptions):
     prompts: Path | None = declared(
         None,
         "Prompts, in turn: JSON lines with prompt, messages or turns (the texts of a user, which follow "
-        "answers), and output_tokens if a line has its own. Lines with answer, answers, choices and correct, "
-        "or text are scored.",
+        "answers; a rate is then that of new users), and output_tokens if a line has its own. Lines with "
+        "answer, answers, choices and correct, or text are scored.",
         "FILE",
         reads=True,
         heading="Data",
@@ -200,15 +227,18 @@ class GenerationRequest(SampledTraces, TraceOptions):
         if isinstance(in_flight, int):
             object.__setattr__(self, "concurrency", (in_flight,))
         options.check_options(self)
+        self._use_scenario()
         check_metrics(self)
         given = options.given_options(self)
         for name, reason, excluded in _EXCLUDED:
             for other in excluded if name in given else ():
                 if other in given:
                     raise ConfigurationError(f"{name} {reason}; leave out {other.removesuffix('_qps')}")
-        for name, needed in (("prefixes", "prefix_share"), ("think_time_s", "concurrency")):
+        for name, needed in (("prefixes", "prefix_share"), ("saturate", "concurrency")):
             if name in given and needed not in given:
                 raise ConfigurationError(f"{options.spoken(name)} needs {needed}; give it too")
+        if self.think_time_s and self.concurrency is None and self.prompts is None:
+            raise ConfigurationError("think_time needs concurrency, or prompts with turns; give one of them")
         if self.agent is None:
             if self.tokenizer is not None:
                 raise ConfigurationError(
@@ -219,6 +249,21 @@ class GenerationRequest(SampledTraces, TraceOptions):
             raise ConfigurationError(
                 f"{refused[0]} is for a model in this process; leave out {refused[0]} or agent"
             )
+
+    def _use_scenario(self) -> None:
+        """Sets the bounds that are not given to those of the scenario, or what is in flight in offline."""
+        bounds = zip(("ttft_bound_ms", "tpot_bound_ms"), SCENARIOS[self.scenario or OFFLINE], strict=True)
+        for name, bound_ms in bounds:
+            object.__setattr__(self, name, getattr(self, name) or bound_ms)
+        if self.scenario == OFFLINE:
+            if (
+                self.max_queries is None
+                or self.rate_qps
+                or self.concurrency not in (None, (self.max_queries,))
+            ):
+                told = "give max_queries, and leave out concurrency and rate"
+                raise ConfigurationError(f"scenario {OFFLINE} sends all requests at once; {told}")
+            object.__setattr__(self, "concurrency", (self.max_queries,))
 
     @property
     def model(self) -> str:
@@ -254,6 +299,7 @@ class GenerationSearchRequest(GenerationRequest):
     """
 
     concurrency: tuple[int, ...] | None = None  # a search has rates, and its probes their own length
+    saturate: bool = False
     think_time_s: float = 0.0
     replay: Path | None = None
     duration_s: float | None = None
@@ -269,9 +315,13 @@ class GenerationSearchRequest(GenerationRequest):
     )
 
     def __post_init__(self) -> None:
+        if self.scenario == OFFLINE:
+            raise ConfigurationError(f"scenario {OFFLINE} has no rate to search for; name another one")
         GenerationRequest.__post_init__(self)
         if not any((self.ttft_bound_ms, self.tpot_bound_ms, self.e2e_bound_ms)):
-            raise ConfigurationError("a search needs a bound; give ttft_bound, tpot_bound or e2e_bound")
+            raise ConfigurationError(
+                "a search needs a bound; give ttft_bound, tpot_bound, e2e_bound or scenario"
+            )
 
     @property
     def searches(self) -> dict[str, MaxQpsRequest]:

@@ -104,6 +104,30 @@ def test_what_follows_is_prepared_for_each_user_when_the_query_before_has_ended(
     assert followed == {0: -2, 1: -1, 2: 0, 3: 1, 4: 2, 5: 3}
 
 
+@pytest.mark.parametrize("think_s", [0.0, 0.02])
+def test_users_who_come_by_a_schedule_leave_when_nothing_follows(think_s):
+    """One answer takes 10 ms, so no user waits for another."""
+    server, turns = VirtualServer(VirtualClock(), 10 * MS), {}
+
+    def follow(before):
+        turn = 1 if before < 0 else turns[before] + 1
+        return (lambda query: (turns.__setitem__(query, turn), server.submit(query))) if turn < 4 else None
+
+    users = Schedule(np.array([0, 200, 900]) * MS, "poisson", 3.0)
+    run = closed_loop(server, 1, Extent(60.0), loop={"think_s": think_s, "users": users, "follow": follow})
+
+    queries, think_ns = run.queries, round(think_s * NS_PER_S)
+    assert run.stop is Stop.COMPLETE
+    assert list(turns.values()) == [1, 2, 3] * 3
+    assert queries.scheduled_ns[::3].tolist() == users.offsets_ns.tolist()
+    for turn in (1, 2):
+        assert (queries.scheduled_ns[turn::3] - queries.done_ns[turn - 1 :: 3]).tolist() == [think_ns] * 3
+    assert 0 <= queries.lag_ns.min() <= queries.lag_ns.max() < MS
+    assert server.clock.now_ns < 1.1 * NS_PER_S, "it ends when the last user has left"
+    thinking = " who think for 0.02 s" if think_s else ""
+    assert run.source == f"3 new users/s{thinking} (poisson)"
+
+
 def test_a_stop_ends_it_within_a_look():
     clock = VirtualClock()
     run = closed_loop(
