@@ -49,7 +49,7 @@ _SHARED = {
     "evaluation options": evaluation_options,
     "load options": load_options,
     "generation options": request_options(
-        GenerationRequest, ("concurrency", "think_time_s", "replay", "duration_s", "max_queries")
+        GenerationRequest, ("concurrency", "saturate", "think_time_s", "replay", "duration_s", "max_queries")
     ),
     "tuning options": tuning_options,
     "system options": system_options,

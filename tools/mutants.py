@@ -128,8 +128,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a closed loop has one query more in flight",
         "evaluators/load/load_session.py",
-        "for user in range(loop.concurrency):",
-        "for user in range(loop.concurrency + 1):",
+        "begin_ns = [0] * loop.concurrency if",
+        "begin_ns = [0] * (loop.concurrency + 1) if",
         ("tests/unit/evaluators/load/test_closed_loop.py",),
     ),
     Mutant(

@@ -64,9 +64,8 @@ def _tokens(text: str) -> int | str:
 
 
 def _bound(name: str, of: str) -> Any:
-    return declared(
-        None, f"Bound on the {of}, for goodput and searches.", "MS", within=POSITIVE, flags=(f"--{name}",)
-    )
+    told = f"Bound on the {of}, for goodput and searches."
+    return declared(None, told, "MS", within=POSITIVE, flags=(f"--{name}",), heading="Bounds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,13 +134,6 @@ class GenerationRequest(SampledTraces, TraceOptions):
     think_time_s: float = declared(
         0.0, "Time from an answer to when the next request of its user is due.", "S", within=NOT_NEGATIVE
     )
-    scenario: str | None = declared(
-        None,
-        "MLPerf's bounds on TTFT and TPOT for its scenario and benchmark; offline has none, and sends "
-        "max_queries at once.",
-        "NAME",
-        choices=tuple(SCENARIOS),
-    )
     duration_s: float | None = declared(
         None,
         "Duration of the run.",
@@ -201,6 +193,14 @@ class GenerationRequest(SampledTraces, TraceOptions):
     ttft_bound_ms: float | None = _bound("ttft_bound", "time to the first token")
     tpot_bound_ms: float | None = _bound("tpot_bound", "time per output token after the first")
     e2e_bound_ms: float | None = _bound("e2e_bound", "time of the whole answer")
+    scenario: str | None = declared(
+        None,
+        "MLPerf's bounds on TTFT and TPOT: server:BENCHMARK or interactive:BENCHMARK, such as "
+        "interactive:llama2-70b; or offline, which has none, and sends max_queries at once.",
+        "SCENARIO",
+        choices=tuple(SCENARIOS),
+        heading="Bounds",
+    )
     tokenizer: Path | None = declared(
         None,
         "The model's tokenizer.json, or its folder, to count the tokens of a server that does not tell.",
