@@ -8,21 +8,23 @@ commands (``python -m venv peer && peer/bin/pip install guidellm==0.8.1``; ``aip
 serve``), ``llama.cpp=tiny.gguf@http://127.0.0.1:8002``. The known server needs none. All send the same
 constant rate and ask for all tokens, which transformers refuses, and so all of guidellm's requests.
 
-The lag is that of the known server: how much later each request came than the schedule that begins with the
-most punctual one. The processor time of a request is that of the tool's processes, without what a run of a
-second takes at the lowest rate, so that imports and set-up do not count. Our TTFT begins when a request was
-due, and that of the peers when it was sent.
+The lag of the known server is how much later each request came than the schedule that begins with the most
+punctual one; of real servers, only our own is known, as we stored it. The processor time of a request is
+that of the tool's processes, without what a run of a second takes at the lowest rate, so that imports and
+set-up do not count. Our TTFT begins when a request was due, and that of the peers when it was sent.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,12 +32,15 @@ from statistics import median
 
 import numpy as np
 
+from inferometer.evaluators.kinds.generation.measurement import GenerationSummary
+from inferometer.evaluators.store.evaluation_store import EvaluationFilter
+from inferometer.evaluators.store.opening import open_store
 from tests.integration.generation_truth import Serving, serving
 from tests.perf.ratios import Row, divided, interleaved
 
 GUIDELLM, AIPERF = os.environ.get("INFEROMETER_GUIDELLM"), os.environ.get("INFEROMETER_AIPERF")
 MODEL, SERVERS = (os.environ.get(f"INFEROMETER_GENERATION_{name}") for name in ("MODEL", "SERVERS"))
-ROUNDS, RUN_S, SHORT_S = 3, 8, 1
+ROUNDS, LEAST_S, SHORT_S, REQUESTS = 3, 8, 1, 120
 RATES = (5, 20, 50)
 TRANSFORMERS, TRANSFORMERS_RATES = "transformers", (2, 3)
 """``transformers serve`` answers one request at a time, and knows no ``ignore_eos``."""
@@ -44,8 +49,6 @@ _AGENT = [sys.executable, "-c", "from inferometer.client.cli.main import main; m
 _HOME = {"AGENT_DATA_DIR": "{}", "XDG_CONFIG_HOME": "{}"}
 _LATE, _DISTURBED = 6, 8
 _TIMEOUT_S = 180.0
-_LEAST_FOR_CPU = 100
-"""Requests of a run; with fewer, the difference of two runs is mostly that of their set-up."""
 _CPU, _LAG = "processor time of a request", "p99 of the lag"
 
 
@@ -90,13 +93,13 @@ class Tool:
 
     Attributes:
         command: From the server, a rate, a duration and an empty folder to the command.
-        read: From the folder to the p50 of TTFT and of TPOT in milliseconds.
+        read: From the folder to the p50 of TTFT and of TPOT in milliseconds, and the p99 of the lag if known.
         environment: Added to that of this process; ``{}`` is the folder.
         allowed: Its exit codes.
     """
 
     command: Callable[[Server, int, int, Path], Sequence[str]]
-    read: Callable[[Path], tuple[float, float]]
+    read: Callable[[Path], tuple[float, ...]]
     environment: Mapping[str, str]
     allowed: Sequence[int] = (0,)
 
@@ -109,7 +112,8 @@ class Tool:
             _called(self.command(at, rate, seconds, Path(folder)), environment, self.allowed)
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             used_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-            found = Figures(*self.read(Path(folder)), used_s * 1e3)
+            ttft, tpot, *lag = self.read(Path(folder))
+            found = Figures(ttft, tpot, used_s * 1e3, *lag)
         if known is None or seconds == SHORT_S:
             return found
         received_ns = np.array([each.received_ns for each in known.sent()][1 - rate * seconds :])
@@ -142,15 +146,16 @@ def measure(rounds: int = ROUNDS) -> Iterator[tuple[str, Sequence[Row]]]:
 def _rows(rounds: int, at: Server, peers: Mapping[str, Tool], known: Serving | None) -> list[Row]:
     ours = Tool(_ours, _our_figures, _HOME, (0, _LATE, _DISTURBED))
     tools = {"ours": ours, "ours again": ours, **peers}
-    runs = [(at.rates[0], SHORT_S), *((rate, RUN_S) for rate in at.rates)]
+    lasts = {rate: max(LEAST_S, REQUESTS // rate) for rate in at.rates}
+    runs = [(at.rates[0], SHORT_S), *lasts.items()]
     taken = interleaved(
         rounds,
         {(name, *run): partial(tool.run, at, *run, known) for name, tool in tools.items() for run in runs},
     )
 
     def figures(name: str, rate: int) -> Mapping[str, Sequence[float]]:
-        short, whole = taken[name, at.rates[0], SHORT_S], taken[name, rate, RUN_S]
-        requests = rate * RUN_S - at.rates[0] * SHORT_S
+        short, whole = taken[name, at.rates[0], SHORT_S], taken[name, rate, lasts[rate]]
+        requests = rate * lasts[rate] - at.rates[0] * SHORT_S
         return {
             "p50 of TTFT": [run.ttft for run in whole],
             "p50 of TPOT": [run.tpot for run in whole],
@@ -161,14 +166,13 @@ def _rows(rounds: int, at: Server, peers: Mapping[str, Tool], known: Serving | N
     rows = []
     for rate in at.rates:
         found = {name: figures(name, rate) for name in tools}
-        left_out = {_LAG} if rate * RUN_S >= _LEAST_FOR_CPU else {_LAG, _CPU}
-        if known is not None:
-            lags = ", ".join(f"{name} {median(each[_LAG]):.2f}" for name, each in found.items())
-            rows.append(Row(f"{rate}/s: {_LAG} / 1 ms", found["ours"][_LAG], "≤ 1", f"{lags} ms"))
+        medians = {name: median(each[_LAG]) for name, each in found.items()}
+        lags = ", ".join(f"{name} {lag:.2f}" for name, lag in medians.items() if math.isfinite(lag))
+        rows.append(Row(f"{rate}/s: {_LAG} / 1 ms", found["ours"][_LAG], "≤ 1", f"{lags} ms"))
         for name in (name for name in tools if name != "ours"):
             for what, over in found["ours"].items():
                 under = found[name][what]
-                if what not in left_out and all(under):  # TPOT is 0 if a whole answer came at once
+                if what != _LAG and all(under):  # TPOT is 0 if a whole answer came at once
                     detail = f"{median(over):.2f} / {median(under):.2f} ms"
                     aim = "" if name == "ours again" else "≤ 0.33" if what == _CPU else "≤ 1"
                     rows.append(Row(f"{rate}/s: {what} / {name}", divided(over, under), aim, detail))
@@ -191,11 +195,12 @@ def _ours(at: Server, rate: int, seconds: int, _: Path) -> Sequence[str]:
     return [*_AGENT, "measure", "generation", *server, *load, *lengths]
 
 
-def _our_figures(folder: Path) -> tuple[float, float]:
-    home = {name: value.format(folder) for name, value in _HOME.items()}
-    [row] = json.loads(_called([*_AGENT, "info", "evaluation", "generation", "-f", "json"], home))
-    ttft, tpot = (row[f"{name}_ms_p50"] for name in ("ttft", "tpot"))  # None for too few requests
-    return (float("nan"), float("nan")) if ttft is None else (ttft, tpot)
+def _our_figures(folder: Path) -> tuple[float, float, float]:
+    with closing(open_store(None, "inferometer", folder)) as store:
+        [evaluation] = store.find(EvaluationFilter())
+    summary, run = GenerationSummary(evaluation.measurement), evaluation.measurement.run
+    p50s = [float("nan") if each.p50_ns is None else each.p50_ns for each in (summary.ttft, summary.tpot)]
+    return p50s[0] / 1e6, p50s[1] / 1e6, float(np.percentile(run.queries.lag_ns, 99)) / 1e6
 
 
 def _guidellm(command: str, model: str, at: Server, rate: int, seconds: int, folder: Path) -> Sequence[str]:
