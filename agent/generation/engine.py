@@ -427,6 +427,7 @@ class Engine:
                     self._step()
                 self._began_ns = None
         finally:
+            self.close()  # an error that no request has caused ends the engine, too
             self._fail([*self._running, *self._waiting], AgentError(f"model {self.name} has been closed"))
             self._model.close()
             self._on_closed()
@@ -488,10 +489,10 @@ class Engine:
             self._remove(row)
 
     def _remove(self, row: int) -> None:
-        self._model.remove(row)
         last = self._running.pop()
         if row < len(self._running):
             self._running[row] = last
+        self._model.remove(row)
 
     def _fail(self, generations: Sequence[Generation], error: Exception) -> None:
         if not isinstance(error, InferometerError):

@@ -133,7 +133,7 @@ def test_a_search_in_this_process_is_plausible() -> None:
 @pytest.mark.parametrize(
     ("behaviour", "options", "error"),
     [
-        ({}, (), "a search needs a bound; give ttft_bound, tpot_bound or e2e_bound"),
+        ({}, (), "a search needs a bound; give ttft_bound, tpot_bound, e2e_bound or scenario"),
         ({}, ("--ttft_bound=50", "--concurrency=2"), "--concurrency"),
         ({}, ("--ttft_bound=50", "--arrival=ramp"), "arrival ramp has no steady rate to search for"),
         ({}, ("--ttft_bound=50", "--time_budget=1"), "it must be at least 8.4 s"),

@@ -47,6 +47,14 @@ def test_the_summary_tells_the_figures_and_what_is_missing(evaluations: list[Eva
     assert any(line.startswith("goodput: ") and line.endswith("kept every bound") for line in told)
 
 
+def test_answers_without_usage_are_told_beside_the_tokens(evaluations: list[Evaluation]) -> None:
+    answers = [answer(100 * n, 5, 2, **({"output_tokens": -1} if n < 7 else {})) for n in range(60)]
+    evaluation = changed(evaluations[0], measurement=measured(answers))
+
+    told = "answers whose tokens are not known, and not in the tokens/s: 7"
+    assert told in [text for _, text in kind_of(evaluation).summary(evaluation)]
+
+
 def test_a_bound_that_cannot_be_judged_is_named(evaluations: list[Evaluation]) -> None:
     uncounted = measured([answer(0, 5, 2)], options={"tpot_bound_ms": 3.0}, tokens_by="")
     evaluation = changed(evaluations[0], measurement=uncounted)

@@ -390,6 +390,8 @@ class GenerationKind(RunsKind[GenerationMeasurement]):
             yield "", f"answers without content, and so without TTFT: {summary.without_content}"
         yield "rate", _rate_text(summary.requests, "requests/s")
         yield "tokens", _tokens_text(measured, summary)
+        if measured.tokens_by and summary.untold:
+            yield "", f"answers whose tokens are not known, and not in the tokens/s: {summary.untold}"
         for name in _TOKENS:
             mean, *percentiles = summary.tokens(name).values()
             if len({mean, *percentiles}) > 1:

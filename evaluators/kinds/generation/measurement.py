@@ -347,16 +347,16 @@ class GenerationSummary:
         rates = counts * _NS_PER_S / np.diff(edges)
         # an answer spread over a share of a part takes a third of it from the variance of the parts
         over_ns = (streams.last_ns() - streams.first_ns())[self.counted & self.answered]
-        share, rate = float(over_ns.mean() / np.diff(edges)[0]), float(rates.mean())
-        if len(over_ns) < _LEAST_EVENTS or share > 1:
+        rate = float(rates.mean())
+        if len(over_ns) < _LEAST_EVENTS or (share := over_ns.mean() / np.diff(edges)[0]) > 1:
             return Rate(rate)
-        reach = mean_reach(rates) / math.sqrt(1 - share / 3)
+        reach = mean_reach(rates) / math.sqrt(1 - float(share) / 3)
         return Rate(rate, Interval(max(rate - reach, 0.0), rate + reach))
 
     @property
     def _steady_ns(self) -> tuple[int, int]:
         """From the end of the answers of the empty start until the last request was due."""
-        if not (self.counted & self.answered).any():
+        if not self.counted.any():
             return 0, 0
         due_ns = self._due_ns[self.counted]
         before_ns = self.streams.last_byte_ns[self.answered & self.early]
@@ -377,6 +377,11 @@ class GenerationSummary:
         """How many counted right answers have fewer tokens than planned, as far as known."""
         less = (self._tokens > 0) & (self._tokens < self.streams.planned_tokens)
         return int(np.count_nonzero(self.counted & less))
+
+    @property
+    def untold(self) -> int:
+        """How many right answers have an unknown number of tokens, which no rate of tokens has."""
+        return int(np.count_nonzero(self.answered & (self.streams.output_tokens == UNKNOWN)))
 
     @property
     def without_content(self) -> int:

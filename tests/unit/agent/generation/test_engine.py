@@ -243,6 +243,17 @@ def test_a_failing_step_fails_its_batch_and_the_engine_goes_on(monkeypatch: pyte
         assert generated(engine, *request()) == "abc"
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_model_that_cannot_remove_a_sequence_closes_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Recital("abc")
+    monkeypatch.setattr(model, "remove", lambda _: 1 / 0)
+    with engine_of(model) as engine:
+        assert generated(engine, *request()) == "abc"
+        assert engine.wait_closed(WAIT_S)
+        with pytest.raises(AgentError, match="model Recital is closed"):
+            engine.submit(*request(), Received())
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

@@ -65,6 +65,22 @@ def test_bounds_decide_the_goodput() -> None:
     assert (unknown.kept, unknown.output_tokens.per_s, unknown.whole_tokens_per_s) == (None, None, None)
 
 
+def test_a_server_that_fails_every_request_has_rates_of_nothing() -> None:
+    """Refused at once, as of a server that is down."""
+    found = measured(
+        [Answer(error="refused", last_byte_ns=(5_000 + 100 * n) * MS) for n in range(60)],
+        [Outcome.FAILED] * 60,
+        cut_ms=600,
+        options={"ttft_bound_ms": 57.0},
+    )
+    summary = GenerationSummary(found)
+
+    rates = (summary.requests, summary.goodput, summary.output_tokens)
+    assert [each.per_s for each in rates] == [0, 0, 0]
+    assert [each.interval for each in rates] == [None] * 3
+    assert summary.kept_share == 0
+
+
 def test_tokens_count_over_the_run_and_in_the_steady_window() -> None:
     summary = GenerationSummary(measured([answer(100 * n, 30, 10) for n in range(200)], cut_ms=2000))
 
