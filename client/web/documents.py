@@ -359,14 +359,14 @@ def evaluation_document(
         "remarks": list(_remarks(evaluation, timed)),
         "figures": figures,
         "hints": list(kind.hints(timed)),
-        "charts": [] if spans is None else charts_of(evaluation),
+        "charts": [] if spans is None else charts_of(evaluation, group),
         "omitted": omitted or None,
         "tables": tables,
         "facts": list(facts_of(evaluation, timed, told)),
         "manifest_name": f"{system.manifest.name} for {system.manifest.framework.name}",
         "manifest": manifest_text(evaluation),
         "command": {"line": command.line, "notes": list(command.notes)},
-        "group": [{"id": each.id, "text": f"{each.id}  {_part(each)}"} for each in group],
+        "group": [{"id": each.id, "text": f"{each.id}  {_part(each, evaluation)}"} for each in group],
     }
 
 
@@ -377,9 +377,12 @@ def manifest_text(evaluation: Evaluation) -> str:
     return text
 
 
-def _part(evaluation: Evaluation) -> str:
-    process = "" if evaluation.process is None else f", process {evaluation.process}"
-    return f"{evaluation.trace_level.name}{process}"
+def _part(evaluation: Evaluation, shown: Evaluation) -> str:
+    """Returns what tells an evaluation from the one of its group that is shown."""
+    process = [] if evaluation.process is None else [f"process {evaluation.process}"]
+    rows, known = (kind_of(each).description(each) for each in (evaluation, shown))
+    differs = [text for name, text in sorted({*rows} - {*known}) if name]
+    return ", ".join([evaluation.trace_level.name, *process, *differs])
 
 
 def _moment(when: datetime) -> str:
@@ -474,11 +477,16 @@ _MOST_BATCHES = 20_000
 """Above this number of batches, the page shows the shortest and longest of each stretch."""
 
 
-def charts_of(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """Returns the pictures of an evaluation: the time of each batch or, for load, each query or probe."""
+def charts_of(evaluation: Evaluation, group: Sequence[Evaluation] = ()) -> list[dict[str, Any]]:
+    """Returns the pictures of an evaluation, such as the time of each query, and that of its ``group``."""
+    kind, name = kind_of(evaluation), evaluation.measurement.kind
+    drawings = list(kind.drawings(evaluation, _MOST_BATCHES))
+    together = [evaluation, *(other for other in group if other.measurement.kind == name)]
+    if len(together) > 1 and (drawing := kind.group_drawing(together)) is not None:
+        drawings.append(drawing)
     return [
         chart_document(each.title, chart, each.notes)
-        for each in kind_of(evaluation).drawings(evaluation, _MOST_BATCHES)
+        for each in drawings
         for chart in each.charts
         if isinstance(chart, PointChart)
     ]

@@ -315,6 +315,10 @@ class Kind(Generic[M]):
             if plot is not None:
                 yield from drawn(plot(), report(), evaluation)
 
+    def group_drawing(self, evaluations: Sequence[Evaluation[M]]) -> Drawing | None:
+        """Returns a drawing of a group of evaluations together, which the page shows beside each of them."""
+        return None
+
     def compared_drawing(self, one: Evaluation[M], other: Evaluation[M], most_points: int) -> Drawing | None:
         """Returns a drawing of the values of two evaluations; None if there are no values."""
         return None

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from inferometer.client.web.documents import evaluation_document, page_reports
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.registry import find_plot, find_report, kind_of
 from inferometer.evaluators.load.server_statistics import ServerSeries
@@ -121,6 +122,12 @@ def test_several_runs_are_drawn_with_the_tokens_of_a_user_against_those_in_all(
     assert "tokens/s of a user" in tokens.x_axis
     assert [len(chart.series) for chart in (ttft, tpot)] == [2, 2]
     assert [rule.at for rule in ttft.rules] == [40, 60]
+    page = evaluation_document(several[0], several[1:2], page_reports(), lambda _: iter(()))
+    assert [chart["title"] for chart in page["charts"]].count("All runs of the group") == 1
+    assert page["charts"][-1]["y_axis"] == tokens.y_axis
+    assert page["group"][0]["text"].endswith(", constant at 20 requests/s, seed 3")
+    alone = evaluation_document(several[0], (), page_reports(), lambda _: iter(()))
+    assert alone["charts"] == page["charts"][:-1]
 
 
 @pytest.mark.parametrize(("gap_ms", "held"), [(0, True), (8, False)])

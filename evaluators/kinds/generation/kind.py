@@ -428,6 +428,11 @@ class GenerationKind(RunsKind[GenerationMeasurement]):
         for each in super().drawings(evaluation, most_points):
             yield from apart(each)
 
+    def group_drawing(self, evaluations: Sequence[GenerationEvaluation]) -> charts.Drawing | None:
+        rows = ([row] for row in GenerationReport().rows(evaluations))
+        found = tuple(_tokens_charts(list(zip(evaluations, rows, strict=True))))
+        return charts.Drawing("All runs of the group", found, (), ()) if found else None
+
     def document(self, evaluation: GenerationEvaluation, *_: object) -> dict[str, Any]:
         [row], measured = GenerationReport().rows([evaluation]), evaluation.measurement
         finish = [each for each in measured.streams.finish if each]
