@@ -65,7 +65,7 @@ _Bounds: TypeAlias = Mapping[str, Any]
 _Work: TypeAlias = Schedule | ClosedLoop | _Bounds
 _SYSTEMS = ("the server", "the engine")
 _GROWS = 1.05
-"""How many times the highest tokens/s so far a run must have for another with twice as many in flight."""
+"""A run with more than so many times the highest tokens/s before has one with twice as many in flight."""
 
 
 def generation_job(request: GenerationRequest) -> Job[Evaluation[_Measurement]]:
@@ -164,7 +164,7 @@ def _measured(
                 if per_s is None:
                     told = f"{work}: too few answers to tell whether more in flight give more tokens/s"
                     callbacks.on_warning(f"{told}; give more --duration or --max_queries")
-                elif number + 1 == len(works) and per_s >= _GROWS * most_per_s and double <= MAX_CONCURRENCY:
+                elif number + 1 == len(works) and per_s > _GROWS * most_per_s and double <= MAX_CONCURRENCY:
                     works.append(replace(work, concurrency=double))
                 most_per_s = max(most_per_s, per_s or 0.0)
 

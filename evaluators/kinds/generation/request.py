@@ -129,7 +129,7 @@ class GenerationRequest(SampledTraces, TraceOptions):
         within=COUNT,
     )
     saturate: bool = declared(
-        False, "Go on with twice the last number in flight while output tokens/s grow by 5 % or more."
+        False, "Go on with twice the last number in flight while output tokens/s grow by more than 5 %."
     )
     think_time_s: float = declared(
         0.0, "Time from an answer to when the next request of its user is due.", "S", within=NOT_NEGATIVE
