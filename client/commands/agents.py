@@ -20,7 +20,7 @@ from inferometer.client.cli.command import (
     tls_options,
 )
 from inferometer.client.cli.output import NOT_SERVING, SUCCESS, output_options, print_rows
-from inferometer.evaluators.reports.base import Column, Row, named
+from inferometer.evaluators.reports.base import Column, Row, row_of
 from inferometer.evaluators.reports.writer import Format, write
 
 if TYPE_CHECKING:
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
     from inferometer.client.remote.native.connection import AgentStatus
 
 _AGENT_COLUMNS = (
-    Column("address", "address"),
+    Column("address", "address", value="address"),
     Column("http_url", "http"),
     Column("state", "state", wraps=True),
-    Column("hostname", "host"),
-    Column("architecture", "arch", detail=2),
-    Column("cpu_model", "cpu", detail=1),
+    Column("hostname", "host", value="agent_info.hostname"),
+    Column("architecture", "arch", detail=2, value="agent_info.architecture"),
+    Column("cpu_model", "cpu", detail=1, value="agent_info.cpu_model"),
     Column("gpus", "gpu"),
     Column("frameworks", "frameworks"),
     Column("model_count", "models"),
-    Column("open_sessions", "open"),
+    Column("open_sessions", "open", value="open_sessions"),
     Column("started_at", "started", detail=1, is_time=True),
-    Column("inferometer_version", "version", detail=2),
-    Column("source", "known from", detail=2),
+    Column("inferometer_version", "version", detail=2, value="agent_info.inferometer_version"),
+    Column("source", "known from", detail=2, value="source.value"),
 )
 _MODELS = Column("models", "model names")
 
@@ -77,18 +77,11 @@ def agents(model_name: str | None, framework_name: str | None, **output: Any) ->
 
 
 def _agent_row(agent: KnownAgent, *, secure: bool) -> Row:
-    info = agent.agent_info
-    row: dict[str, str | int | None] = {column.key: None for column in (*_AGENT_COLUMNS, _MODELS)}
-    row |= {
-        "address": agent.address,
-        "http_url": agent.http_url(secure=secure),
-        "state": agent.problem.removeprefix(f"agent {agent.address}: ") or "alive",
-        "open_sessions": agent.open_sessions,
-        "source": agent.source.value,
-    }
+    info, state = agent.agent_info, agent.problem.removeprefix(f"agent {agent.address}: ") or "alive"
+    row = dict.fromkeys(column.key for column in (*_AGENT_COLUMNS, _MODELS)) | row_of(_AGENT_COLUMNS, agent)
+    row |= {"http_url": agent.http_url(secure=secure), "state": state}
     if info is not None:
         row |= {
-            **named(info, "hostname", "architecture", "cpu_model", "inferometer_version"),
             "gpus": "; ".join(info.gpus) or "none",
             "frameworks": ", ".join(f"{name} {version}" for name, version in info.frameworks.items()),
             "model_count": len(info.models),

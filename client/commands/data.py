@@ -10,7 +10,7 @@ import click
 
 from inferometer.client.cli.command import FILE, Command, Group, boolean, current_invocation, option
 from inferometer.client.cli.output import EXIT_CODES, SUCCESS, output_options, print_rows
-from inferometer.evaluators.reports.base import Column, Row
+from inferometer.evaluators.reports.base import Column, Row, row_of
 from inferometer.manifests.errors import DatasetError
 
 if TYPE_CHECKING:
@@ -194,19 +194,16 @@ def list_datasets(**output: Any) -> None:
 
     folder = current_invocation().cache_directory / "datasets"
     columns = (
-        Column("name", "name"),
-        Column("size_bytes", "bytes"),
+        Column("name", "name", value="name"),
+        Column("size_bytes", "bytes", value="size_bytes"),
         Column("is_downloaded", "downloaded"),
-        Column("license", "license", wraps=True),
-        Column("url", "from", wraps=True),
+        Column("license", "license", wraps=True, value="license"),
+        Column("url", "from", wraps=True, value="base_url"),
     )
     rows: list[Row] = [
         {
-            "name": each.name,
-            "size_bytes": each.size_bytes,
+            **row_of(columns, each),
             "is_downloaded": all((folder / each.name / file).is_file() for file in each.files),
-            "license": each.license,
-            "url": each.base_url,
         }
         for each in PUBLISHED
     ]

@@ -14,7 +14,7 @@ import click
 from inferometer.client.api.invocation import Invocation
 from inferometer.client.cli.command import Command, Group, boolean, current_invocation, option
 from inferometer.client.cli.output import output_options, print_rows
-from inferometer.evaluators.reports.base import Column, named
+from inferometer.evaluators.reports.base import Column, Row, row_of
 from inferometer.manifests.errors import ArtifactError, ConfigurationError, UnknownModelError
 
 if TYPE_CHECKING:
@@ -44,15 +44,15 @@ def info() -> None:
 
 
 _MODEL_COLUMNS = (
-    Column("name", "name"),
-    Column("version", "version"),
-    Column("framework_name", "framework"),
+    Column("name", "name", value="name"),
+    Column("version", "version", value="version"),
+    Column("framework_name", "framework", value="framework"),
     Column("runnable", "runnable"),
     Column("files", "files"),
     Column("obstacle", "obstacle", wraps=True),
-    Column("framework_constraint", "needs", detail=1),
-    Column("dataset", "dataset", detail=2),
-    Column("description", "description", detail=2, least=40, wraps=True),
+    Column("framework_constraint", "needs", detail=1, value="constraint"),
+    Column("dataset", "dataset", detail=2, value="dataset"),
+    Column("description", "description", detail=2, least=40, wraps=True, value="description"),
 )
 
 
@@ -99,17 +99,13 @@ def models(
     print_rows(_MODEL_COLUMNS, [row for row in rows if runnable in {None, row["runnable"]}], **output)
 
 
-def _model_row(
-    model: ListedModel, invocation: Invocation, installed: Mapping[str, str | None]
-) -> dict[str, str | bool | None]:
+def _model_row(model: ListedModel, invocation: Invocation, installed: Mapping[str, str | None]) -> Row:
     obstacle = _obstacle(model, invocation, installed)
     return {
-        **named(model, "name", "version", "dataset", "description"),
-        "framework_name": model.framework,
+        **row_of(_MODEL_COLUMNS, model),
         "runnable": not obstacle,
         "files": model.availability(invocation.cache_directory).value,
         "obstacle": obstacle or None,
-        "framework_constraint": model.constraint,
     }
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import timezone
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, cast
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 M = TypeVar("M", bound="Measurement", default="Measurement")
+F = TypeVar("F", default=Any)
+S_contra = TypeVar("S_contra", default=Any, contravariant=True)
 Value: TypeAlias = str | int | float | bool | None
 Row: TypeAlias = Mapping[str, Value]
 """A value for each of the report's columns, by column key."""
@@ -30,8 +32,8 @@ NS_PER_US = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a report.
+class Column(Generic[S_contra]):
+    """A column of a report whose rows are made from objects of type ``S_contra``, one from each.
 
     Attributes:
         key: The stable name in json and csv, which includes the unit.
@@ -44,6 +46,8 @@ class Column:
         stays: Whether it stays in the table on such a terminal even if it is the same in every row.
         least: The minimum width of a text on such a terminal.
         wraps: Whether a text that is too long for it is wrapped; otherwise, its end is cut off.
+        value: The function that returns its value for an object, or the path of the attribute that has it,
+            such as ``options.ranks`` (see ``read``); None if the report adds the value itself.
     """
 
     key: str
@@ -55,6 +59,57 @@ class Column:
     stays: bool = False
     least: int = 20
     wraps: bool = False
+    value: Callable[[S_contra], Value] | str | None = field(default=None, compare=False, repr=False)
+
+
+def row_of(columns: Iterable[Column[S_contra]], source: S_contra) -> dict[str, Value]:
+    """Returns the values of an object in those of the ``columns`` that have a ``value``."""
+    return {
+        each.key: read(source, each.value) if isinstance(each.value, str) else each.value(source)
+        for each in columns
+        if each.value is not None
+    }
+
+
+def read(source: Any, path: str) -> Any:
+    """Returns what a path of attributes leads to, such as ``summary.p50_ns``.
+
+    Names within a mapping are keys, and numbers are the places of items: ``outcomes.failed``, ``interval.0``.
+
+    Returns:
+        None if something on the way is None, or a mapping lacks the key.
+    """
+    for name in path.split("."):
+        if source is None:
+            return None
+        if isinstance(source, Mapping):
+            source = source.get(name)
+        else:
+            source = source[int(name)] if name.isdigit() else getattr(source, name)
+    return source
+
+
+def ms(path: str) -> Callable[[object], float | None]:
+    """Returns the ``value`` of a column in milliseconds, from an attribute in nanoseconds; see ``read``."""
+    return lambda source: in_ms(read(source, path))
+
+
+def us(path: str) -> Callable[[object], float | None]:
+    """Returns the ``value`` of a column in microseconds, from an attribute in nanoseconds; see ``read``."""
+    return lambda source: in_us(read(source, path))
+
+
+@dataclass(frozen=True, slots=True)
+class Summarized(Generic[M, F]):
+    """An evaluation with the figures of its measurement, from which a row is made."""
+
+    evaluation: Evaluation[M]
+    summary: F
+
+    @property
+    def measured(self) -> M:
+        """The measurement."""
+        return self.evaluation.measurement
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,27 +164,29 @@ class Report(ABC, Generic[M]):
         return self
 
 
-EVALUATION_COLUMNS = (
-    Column("id", "id", is_id=True),
-    Column("created_at", "created at", detail=1, is_time=True),
-    Column("model_name", "model"),
-    Column("model_version", "model version", detail=2),
-    Column("framework_name", "framework"),
-    Column("framework_version", "framework version", detail=2),
-    Column("machine_architecture", "architecture", detail=2),
-    Column("using_gpu", "GPU", detail=2),
-    Column("batch_size", "batch size"),
-    Column("hostname", "host", detail=2),
-    Column("weights", "weights", detail=2),
-    Column("threads", "threads", detail=2),
-    Column("precision", "precision", detail=2),
+EVALUATION_COLUMNS: tuple[Column[Evaluation], ...] = (
+    Column("id", "id", is_id=True, value="id"),
+    Column("created_at", "created at", detail=1, is_time=True, value=lambda of: _in_utc(of.created_at)),
+    Column("model_name", "model", value="system.manifest.name"),
+    Column("model_version", "model version", detail=2, value="system.manifest.version"),
+    Column("framework_name", "framework", value="system.manifest.framework.name"),
+    Column("framework_version", "framework version", detail=2, value="system.framework_version"),
+    Column("machine_architecture", "architecture", detail=2, value="system.environment.architecture"),
+    Column("using_gpu", "GPU", detail=2, value="system.device.is_gpu"),
+    Column("batch_size", "batch size", value="measurement.batch_size"),
+    Column("hostname", "host", detail=2, value="system.environment.hostname"),
+    Column("weights", "weights", detail=2, value="system.weights.value"),
+    Column("threads", "threads", detail=2, value="system.threads"),
+    Column("precision", "precision", detail=2, value="system.precision.value"),
 )
-STATUS_COLUMN = Column("status", "status", detail=2)
-CONDITIONS_COLUMN = Column("conditions", "conditions", least=10)
-_NAMES = ("id", "model_name", "framework_name", "batch_size")
+STATUS_COLUMN: Column[Evaluation] = Column("status", "status", detail=2, value="status.value")
+CONDITIONS_COLUMN: Column[Evaluation] = Column(
+    "conditions", "conditions", least=10, value=lambda of: str(of.conditions) if of.conditions else None
+)
+_NAMES = {"id", "model_name", "framework_name", "batch_size"}
 NAME_COLUMNS = tuple(column for column in EVALUATION_COLUMNS if column.key in _NAMES)
 """The few of ``EVALUATION_COLUMNS`` that reports with many rows per evaluation have."""
-STABILITY_COLUMN = Column("stability", "stability")
+STABILITY_COLUMN: Column[Evaluation] = Column("stability", "stability", value="conditions.stability.value")
 """The verdict on the conditions in one word, for those reports with many rows per evaluation."""
 VERDICT_COLUMN = Column("verdict", "verdict")
 """``INVALID``, or the verdict on the conditions; a table has room for it, but not for the reason."""
@@ -147,11 +204,6 @@ def evaluation_columns(*own: Column) -> tuple[Column, ...]:
     return (*EVALUATION_COLUMNS, *own, STATUS_COLUMN, CONDITIONS_COLUMN)
 
 
-def named(source: object, *names: str) -> dict[str, Any]:
-    """Returns the values of the columns that have the names of attributes of ``source``."""
-    return {name: getattr(source, name) for name in names}
-
-
 def describe(evaluation: Evaluation) -> Row:
     """Returns the values of ``EVALUATION_COLUMNS``, ``STATUS_COLUMN`` and ``CONDITIONS_COLUMN``.
 
@@ -159,36 +211,21 @@ def describe(evaluation: Evaluation) -> Row:
     the manifest's constraint; ``threads`` is None if it is unknown, and ``precision`` is None for a model in
     a file, which has its own.
     """
-    system = evaluation.system
-    return {
-        "id": evaluation.id,
-        "created_at": evaluation.created_at.astimezone(timezone.utc).isoformat(timespec="milliseconds"),
-        "model_name": system.manifest.name,
-        "model_version": system.manifest.version,
-        "framework_name": system.manifest.framework.name,
-        "framework_version": system.framework_version,
-        "machine_architecture": system.environment.architecture,
-        "using_gpu": system.device.is_gpu,
-        "batch_size": evaluation.measurement.batch_size,
-        "hostname": system.environment.hostname,
-        "weights": system.weights.value,
-        "threads": system.threads,
-        "precision": system.precision.value if system.precision else None,
-        "status": evaluation.status.value,
-        "conditions": None if evaluation.conditions is None else str(evaluation.conditions),
-    }
+    return row_of(evaluation_columns(), evaluation)
+
+
+def _in_utc(when: datetime) -> str:
+    return when.astimezone(timezone.utc).isoformat(timespec="milliseconds")
 
 
 def describe_names(evaluation: Evaluation) -> Row:
     """Returns the values of ``NAME_COLUMNS`` and ``STABILITY_COLUMN``."""
-    described, conditions = describe(evaluation), evaluation.conditions
-    stability = None if conditions is None else conditions.stability.value
-    return {**{key: described[key] for key in _NAMES}, "stability": stability}
+    return row_of((*NAME_COLUMNS, STABILITY_COLUMN), evaluation)
 
 
 def describe_verdict(evaluation: Evaluation, invalid: str) -> Row:
     """Returns the values of ``VERDICT_COLUMN`` and ``INVALID_COLUMN``; ``invalid`` is the reason or empty."""
-    stability = describe_names(evaluation)["stability"]
+    stability = row_of((STABILITY_COLUMN,), evaluation)["stability"]
     return {"verdict": "INVALID" if invalid else stability, "invalid": invalid or None}
 
 
@@ -212,43 +249,44 @@ def cut_percent(percent: float) -> float:
     return min(100.0, math.floor(round(100 * percent, 6)) / 100)
 
 
-def end_columns(key: str, heading: str, decimals: int = 3, detail: int = 3) -> Iterator[Column]:
-    """Yields the columns for the ends of the interval of the figure in the column ``key``."""
-    for end in ("low", "high"):
-        yield Column(f"{key}_{end}", f"{heading} {end}".lstrip(), decimals=decimals, detail=detail)
+def end_columns(
+    key: str, heading: str, interval: str | None = None, decimals: int = 3, detail: int = 3
+) -> Iterator[Column]:
+    """Yields the columns for the ends of the interval of the figure in the column ``key``.
+
+    Args:
+        key: The key of the figure's column.
+        heading: The beginning of the headings; empty for none.
+        interval: The path of the interval, for ``read``; None if the report adds ``end_values``.
+        decimals: See ``Column``.
+        detail: See ``Column``.
+    """
+    for place, end in enumerate(("low", "high")):
+        value = f"{interval}.{place}" if interval else None
+        yield Column(f"{key}_{end}", f"{heading} {end}".lstrip(), decimals, detail, value=value)
 
 
 def end_values(key: str, interval: tuple[float, float] | None) -> dict[str, Value]:
-    """Returns the values of ``end_columns``."""
+    """Returns the values of ``end_columns`` that have none of their own."""
     low, high = interval or (None, None)
     return {f"{key}_low": low, f"{key}_high": high}
 
 
 def time_columns(
-    key: str, heading: str, details: Mapping[str, int], intervals: Collection[str]
+    key: str, heading: str, of: str, details: Mapping[str, int], intervals: Collection[str]
 ) -> Iterator[Column]:
     """Yields a column ``key_NAME`` for each figure, followed by columns for the ends of its interval.
 
     Args:
         key: The beginning of the keys, with the unit: ``latency_ms``.
         heading: The beginning of the headings; empty for none.
+        of: The path of the object with the attributes ``NAME_ns`` and ``NAME_interval_ns``, for ``read``.
         details: The ``detail`` of each figure's column, by the figure's name.
         intervals: The names of the figures that have an interval.
     """
     for name, detail in details.items():
         shown = " ".join(filter(None, (heading, name.replace("_", " "))))
-        yield Column(f"{key}_{name}", f"{shown} (ms)", detail=detail)
-        if name in intervals:
-            yield Column(f"{key}_{name}_low", f"{shown} low (ms)", detail=3)
-            yield Column(f"{key}_{name}_high", f"{shown} high (ms)", detail=3)
-
-
-def time_values(
-    key: str, summary: object, names: Collection[str], intervals: Collection[str]
-) -> dict[str, float | None]:
-    """Returns the values of ``time_columns``, from the attributes ``NAME_ns`` and ``NAME_interval_ns``."""
-    values = {f"{key}_{name}": in_ms(getattr(summary, f"{name}_ns")) for name in names}
-    for name in intervals:
-        low_ns, high_ns = getattr(summary, f"{name}_interval_ns") or (None, None)
-        values |= {f"{key}_{name}_low": in_ms(low_ns), f"{key}_{name}_high": in_ms(high_ns)}
-    return values
+        yield Column(f"{key}_{name}", f"{shown} (ms)", detail=detail, value=ms(f"{of}.{name}_ns"))
+        for place, end in enumerate(("low", "high") if name in intervals else ()):
+            value = ms(f"{of}.{name}_interval_ns.{place}")
+            yield Column(f"{key}_{name}_{end}", f"{shown} {end} (ms)", detail=3, value=value)

@@ -20,6 +20,7 @@ from inferometer.evaluators.reports.base import (
     Column,
     Report,
     Row,
+    Summarized,
     Table,
     Value,
     describe,
@@ -27,9 +28,8 @@ from inferometer.evaluators.reports.base import (
     end_columns,
     end_values,
     evaluation_columns,
-    named,
+    row_of,
     time_columns,
-    time_values,
 )
 from inferometer.evaluators.tasks.metric import METRICS, Score, ScoreInterval, TaskResult
 
@@ -37,6 +37,17 @@ _NS_PER_US = 1000
 _FIGURES = {"trimmed_mean": 2, "mean": 0, "p50": 0, "p90": 0, "p99": 0}
 _WITH_INTERVAL = ("mean", "p50", "p90")
 _STAGES = ("read", "preprocess", "predict", "postprocess")
+
+
+_LATENCY = (
+    *time_columns("latency_ms", "", "summary", _FIGURES, _WITH_INTERVAL),
+    Column("throughput_inputs_per_s", "throughput (inputs/s)", 1, value="summary.throughput_inputs_per_s"),
+    *end_columns("throughput_inputs_per_s", "throughput", "summary.throughput_interval", decimals=1),
+    Column("end_to_end_inputs_per_s", "end to end (inputs/s)", 1, 1, value="summary.end_to_end_inputs_per_s"),
+    Column("measured_batches", "measured batches", detail=1, value="summary.measured_batches"),
+    Column("process", "process", detail=1, value="evaluation.process"),
+    Column("trace_level", "trace level", detail=1, value="evaluation.trace_level.name"),
+)
 
 
 class LatencyReport(Report[BatchMeasurement]):
@@ -51,27 +62,12 @@ class LatencyReport(Report[BatchMeasurement]):
     summary = "latency of a batch in ms, and throughput"
     undisturbed = True
     takes = (BatchMeasurement,)
-    columns = evaluation_columns(
-        *time_columns("latency_ms", "", _FIGURES, _WITH_INTERVAL),
-        Column("throughput_inputs_per_s", "throughput (inputs/s)", decimals=1),
-        *end_columns("throughput_inputs_per_s", "throughput", decimals=1),
-        Column("end_to_end_inputs_per_s", "end to end (inputs/s)", decimals=1, detail=1),
-        Column("measured_batches", "measured batches", detail=1),
-        Column("process", "process", detail=1),
-        Column("trace_level", "trace level", detail=1),
-    )
+    columns = evaluation_columns(*_LATENCY)
 
     def rows(self, evaluations: Sequence[Evaluation[BatchMeasurement]]) -> Iterator[Row]:
         for evaluation in evaluations:
             summary = LatencySummary.of(evaluation.measurement)
-            yield {
-                **describe(evaluation),
-                **time_values("latency_ms", summary, _FIGURES, _WITH_INTERVAL),
-                **named(summary, "throughput_inputs_per_s", "end_to_end_inputs_per_s", "measured_batches"),
-                **end_values("throughput_inputs_per_s", summary.throughput_interval),
-                "process": evaluation.process,
-                "trace_level": evaluation.trace_level.name,
-            }
+            yield {**describe(evaluation), **row_of(_LATENCY, Summarized(evaluation, summary))}
 
 
 class DurationReport(Report[BatchMeasurement]):

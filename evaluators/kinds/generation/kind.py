@@ -34,11 +34,13 @@ from inferometer.evaluators.reports.base import (
     Column,
     Report,
     Row,
+    Summarized,
     describe,
     describe_verdict,
-    in_ms,
+    end_columns,
+    ms,
+    row_of,
     time_columns,
-    time_values,
 )
 from inferometer.evaluators.tasks.texts import score_rows, scores_of
 
@@ -60,11 +62,59 @@ _SHOWN = ("id", "created_at", "model_name", "framework_name")
 _OUTCOMES = ("answered", "failed", "timed_out", "waiting")
 
 
-def _rate_columns() -> Iterator[Column]:
-    for name, heading in _RATES.items():
-        yield Column(f"{name}_per_s", heading, decimals=2)
-        for end in ("low", "high"):
-            yield Column(f"{name}_per_s_{end}", f"{heading} {end}", decimals=2, detail=3)
+_Summarized: TypeAlias = Summarized[GenerationMeasurement, GenerationSummary]
+
+
+def _user_tokens_per_s(of: _Summarized) -> float | None:
+    tpot_ns = of.summary.tpot.p50_ns
+    return 1e9 / tpot_ns if tpot_ns else None
+
+
+def _shorter(of: _Summarized) -> int | None:
+    return of.summary.shorter if of.measured.tokens_by else None
+
+
+def _scores(of: _Summarized) -> str | None:
+    return ", ".join(f"{name} {text}" for name, text in score_rows(of.measured.scored)) or None
+
+
+_GENERATION: tuple[Column[_Summarized], ...] = (
+    Column("arrival", "arrival", detail=2, value="measured.run.source"),
+    Column(
+        "rate_qps", "asked for (requests/s)", 2, detail=1, value=lambda of: of.measured.run.rate_qps or None
+    ),
+    *(
+        column
+        for name, heading in _RATES.items()
+        for column in (
+            Column(f"{name}_per_s", heading, decimals=2, value=f"summary.{name}.per_s"),
+            *end_columns(f"{name}_per_s", heading, f"summary.{name}.interval", decimals=2),
+        )
+    ),
+    Column(
+        "whole_tokens_per_s", "output tokens/s of the whole run", 2, 2, value="summary.whole_tokens_per_s"
+    ),
+    Column("user_tokens_per_s", "tokens/s of a user", decimals=2, detail=1, value=_user_tokens_per_s),
+    Column("kept_share", "kept the bounds (share)", decimals=4, detail=1, value="summary.kept_share"),
+    *(
+        column
+        for name, (heading, details) in _TIMES.items()
+        for column in time_columns(f"{name}_ms", heading, f"summary.{name}", details, _FIGURES)
+    ),
+    *(
+        Column(f"{name}{figure}", f"{name} {figure[1:]}".replace("_", " ").strip(), decimals=1, detail=detail)
+        for figure, details in (("", (1, 1, 2)), *((f"_p{p}", (3, 3, 3)) for p in PERCENTS))
+        for name, detail in zip(_TOKENS, details, strict=True)
+    ),
+    Column("shorter_answers", "shorter than planned", detail=2, value=_shorter),
+    Column("tokens_by", "tokens counted by", detail=2, value=lambda of: of.measured.tokens_by or None),
+    Column("lag_ms_p99", "lag p99 (ms)", detail=2, value=ms("summary.lag.p99_ns")),
+    Column("requests", "requests", detail=1, value=lambda of: int(np.count_nonzero(of.summary.counted))),
+    *(Column(name, name.replace("_", " "), detail=2, value=f"summary.outcomes.{name}") for name in _OUTCOMES),
+    Column("prompts", "prompts", detail=3, value="measured.prompts"),
+    Column("scores", "scores", detail=2, value=_scores),
+    Column("stopped", "stopped", wraps=True, value=lambda of: of.measured.run.stopped or None),
+)
 
 
 class GenerationReport(Report[GenerationMeasurement]):
@@ -81,32 +131,7 @@ class GenerationReport(Report[GenerationMeasurement]):
     columns = (
         *(column for column in EVALUATION_COLUMNS if column.key in _SHOWN),
         VERDICT_COLUMN,
-        Column("arrival", "arrival", detail=2),
-        Column("rate_qps", "asked for (requests/s)", decimals=2, detail=1),
-        *_rate_columns(),
-        Column("whole_tokens_per_s", "output tokens/s of the whole run", decimals=2, detail=2),
-        Column("user_tokens_per_s", "tokens/s of a user", decimals=2, detail=1),
-        Column("kept_share", "kept the bounds (share)", decimals=4, detail=1),
-        *(
-            column
-            for name, (heading, details) in _TIMES.items()
-            for column in time_columns(f"{name}_ms", heading, details, _FIGURES)
-        ),
-        *(
-            Column(
-                f"{name}{figure}", f"{name} {figure[1:]}".replace("_", " ").strip(), decimals=1, detail=detail
-            )
-            for figure, details in (("", (1, 1, 2)), *((f"_p{p}", (3, 3, 3)) for p in PERCENTS))
-            for name, detail in zip(_TOKENS, details, strict=True)
-        ),
-        Column("shorter_answers", "shorter than planned", detail=2),
-        Column("tokens_by", "tokens counted by", detail=2),
-        Column("lag_ms_p99", "lag p99 (ms)", detail=2),
-        Column("requests", "requests", detail=1),
-        *(Column(name, name.replace("_", " "), detail=2) for name in _OUTCOMES),
-        Column("prompts", "prompts", detail=3),
-        Column("scores", "scores", detail=2),
-        Column("stopped", "stopped", wraps=True),
+        *_GENERATION,
         INVALID_COLUMN,
         STATUS_COLUMN,
         CONDITIONS_COLUMN,
@@ -115,33 +140,23 @@ class GenerationReport(Report[GenerationMeasurement]):
     def rows(self, evaluations: Sequence[GenerationEvaluation]) -> Iterator[Row]:
         """Yields one row for each evaluation."""
         for evaluation in evaluations:
-            measured, summary = evaluation.measurement, GenerationSummary(evaluation.measurement)
-            run, described = measured.run, describe(evaluation)
-            tpot_ns = summary.tpot.p50_ns
+            summary, described = GenerationSummary(evaluation.measurement), describe(evaluation)
             yield {
                 **{key: described[key] for key in (*_SHOWN, "status", "conditions")},
-                **describe_verdict(evaluation, run.invalid),
-                "arrival": run.source,
-                "rate_qps": run.rate_qps or None,
-                **_rates(summary),
-                "whole_tokens_per_s": summary.whole_tokens_per_s,
-                "user_tokens_per_s": 1e9 / tpot_ns if tpot_ns else None,
-                "kept_share": summary.kept_share,
-                **_times(summary),
+                **describe_verdict(evaluation, evaluation.measurement.run.invalid),
+                **row_of(_GENERATION, Summarized(evaluation, summary)),
                 **{key: value for name in _TOKENS for key, value in summary.tokens(name).items()},
-                "shorter_answers": summary.shorter if measured.tokens_by else None,
-                "tokens_by": measured.tokens_by or None,
-                "lag_ms_p99": in_ms(summary.lag.p99_ns),
-                "requests": int(np.count_nonzero(summary.counted)),
-                **{name: summary.outcomes[name] for name in _OUTCOMES},
-                "prompts": measured.prompts,
-                "scores": ", ".join(f"{name} {text}" for name, text in score_rows(measured.scored)) or None,
-                "stopped": run.stopped or None,
             }
 
 
 _COMMON = len(EVALUATION_COLUMNS) + 1
-_ENDS = ("", "_low", "_high")
+_SEARCH: tuple[Column[GenerationSearchMeasurement], ...] = (
+    Column("bounded", "bounded", stays=True, value="name"),
+    Column("limited_by", "limited by", stays=True, value=lambda of: of.limited_by or None),
+    Column("own_max_qps", "own max QPS", decimals=2, value="own.rate_qps"),
+    Column("own_max_qps_low", "own max QPS low", decimals=2, value="own.low_qps"),
+    Column("own_max_qps_high", "own max QPS high", decimals=2, value="own.high_qps"),
+)
 
 
 class GenerationSearchReport(Report[GenerationSearchMeasurement]):
@@ -154,41 +169,12 @@ class GenerationSearchReport(Report[GenerationSearchMeasurement]):
     name = "generation_search"
     summary = "the highest rate of requests that keeps bounds on TTFT, TPOT and e2e, with its 95 % interval"
     takes = (GenerationSearchMeasurement,)
-    columns = (
-        *MaxQpsReport.columns[:_COMMON],
-        Column("bounded", "bounded", stays=True),
-        Column("limited_by", "limited by", stays=True),
-        *(Column(f"own_max_qps{end}", f"own max QPS{end}".replace("_", " "), decimals=2) for end in _ENDS),
-        *MaxQpsReport.columns[_COMMON:],
-    )
+    columns = (*MaxQpsReport.columns[:_COMMON], *_SEARCH, *MaxQpsReport.columns[_COMMON:])
 
     def rows(self, evaluations: Sequence[Evaluation[GenerationSearchMeasurement]]) -> Iterator[Row]:
         """Yields one row for each evaluation, which has one bound."""
         for evaluation, row in zip(evaluations, MaxQpsReport().rows(evaluations), strict=True):
-            search, own = evaluation.measurement, evaluation.measurement.own
-            ends = (own.rate_qps, own.low_qps, own.high_qps) if own else (None, None, None)
-            yield {
-                **row,
-                "bounded": search.name,
-                "limited_by": search.limited_by or None,
-                **dict(zip((f"own_max_qps{end}" for end in _ENDS), ends, strict=True)),
-            }
-
-
-def _rates(summary: GenerationSummary) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name in _RATES:
-        rate: Rate = getattr(summary, name)
-        low, high = rate.interval or (None, None)
-        found |= {f"{name}_per_s": rate.per_s, f"{name}_per_s_low": low, f"{name}_per_s_high": high}
-    return found
-
-
-def _times(summary: GenerationSummary) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name in _TIMES:
-        found |= time_values(f"{name}_ms", getattr(summary, name), _FIGURES, _FIGURES)
-    return found
+            yield {**row, **row_of(_SEARCH, evaluation.measurement)}
 
 
 class GenerationPlot(charts.Plot[GenerationMeasurement]):

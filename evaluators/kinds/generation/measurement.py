@@ -388,7 +388,7 @@ class GenerationSummary:
         """How many counted right answers have no content, and so no TTFT."""
         return int(np.count_nonzero(self.counted & self.answered & (self.ttft_ns == UNKNOWN)))
 
-    @property
+    @cached_property
     def outcomes(self) -> Mapping[str, int]:
         """The number of counted requests with each outcome."""
         found = self._measured.run.queries.outcome[self.counted]

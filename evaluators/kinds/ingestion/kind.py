@@ -46,13 +46,12 @@ from inferometer.evaluators.reports.base import (
     Column,
     Report,
     Row,
+    Summarized,
     describe,
     end_columns,
-    end_values,
-    in_us,
-    named,
+    row_of,
     time_columns,
-    time_values,
+    us,
 )
 from inferometer.evaluators.statistics import Interval, TimeFigures, figures_of, rate_interval
 from inferometer.evaluators.verdict import RunTimes
@@ -254,6 +253,35 @@ _WITH_INTERVAL = ("mean", "p50")
 _OF_A_MODEL = {"framework_name", "framework_version", "using_gpu", "weights", "threads", "precision"}
 
 
+_INGESTION: tuple[Column[Summarized[IngestionMeasurement, IngestionSummary]], ...] = (
+    Column("data_backend", "data", value="measured.data.backend"),
+    Column("reader", "reader", detail=1, value="measured.data.reader"),
+    Column("workers", "workers", value="measured.data.workers"),
+    Column("worker_kind", "kind of workers", detail=1, value=lambda of: _workers(of.measured.data)),
+    Column("prefetch", "batches ahead", detail=1, value="measured.data.prefetch"),
+    Column("shuffled", "shuffled", detail=2, value="measured.data.shuffle"),
+    Column("batches_per_s", "batches/s", decimals=2, detail=1, value="summary.batches_per_s"),
+    Column("samples_per_s", "samples/s", decimals=1, value="summary.samples_per_s"),
+    *end_columns("samples_per_s", "samples/s", "summary.samples_interval", decimals=1),
+    Column("bytes_per_s", "bytes/s", decimals=0, detail=1, value="summary.bytes_per_s"),
+    *time_columns("wait_ms", "wait", "summary", _FIGURES, _WITH_INTERVAL),
+    Column("read_us", "read a sample (us)", decimals=1, detail=1, value=us("summary.read_ns")),
+    Column("preprocess_us", "preprocess a sample (us)", 1, detail=1, value=us("summary.preprocess_ns")),
+    Column("busy", "workers busy (share)", decimals=3, detail=1, value="summary.busy"),
+    Column("contradiction", "contradiction", detail=1, value=lambda of: of.summary.contradiction or None),
+    Column("cached_before", "in the page cache (share)", 4, detail=1, value="measured.data.cached_before"),
+    Column("dropped", "dropped from it", detail=2, value="measured.data.dropped"),
+    Column("measured_batches", "measured batches", detail=1, value="summary.batches"),
+    Column("epochs", "epochs", detail=2, value="measured.epochs"),
+    Column("failed_inputs", "failed inputs", detail=1, value=lambda of: len(of.measured.failures)),
+    Column("dataset_name", "dataset", detail=1, value="evaluation.dataset.name"),
+)
+
+
+def _workers(data: DataOptions) -> str | None:
+    return ("processes" if data.processes else "threads") if data.workers else None
+
+
 class IngestionReport(Report[IngestionMeasurement]):
     """One row for each run of a loader alone, with the figures of ``IngestionSummary``.
 
@@ -266,54 +294,16 @@ class IngestionReport(Report[IngestionMeasurement]):
     takes = (IngestionMeasurement,)
     columns = (
         *(column for column in EVALUATION_COLUMNS if column.key not in _OF_A_MODEL),
-        Column("data_backend", "data"),
-        Column("reader", "reader", detail=1),
-        Column("workers", "workers"),
-        Column("worker_kind", "kind of workers", detail=1),
-        Column("prefetch", "batches ahead", detail=1),
-        Column("shuffled", "shuffled", detail=2),
-        Column("batches_per_s", "batches/s", decimals=2, detail=1),
-        Column("samples_per_s", "samples/s", decimals=1),
-        *end_columns("samples_per_s", "samples/s", decimals=1),
-        Column("bytes_per_s", "bytes/s", decimals=0, detail=1),
-        *time_columns("wait_ms", "wait", _FIGURES, _WITH_INTERVAL),
-        Column("read_us", "read a sample (us)", decimals=1, detail=1),
-        Column("preprocess_us", "preprocess a sample (us)", decimals=1, detail=1),
-        Column("busy", "workers busy (share)", decimals=3, detail=1),
-        Column("contradiction", "contradiction", detail=1),
-        Column("cached_before", "in the page cache (share)", decimals=4, detail=1),
-        Column("dropped", "dropped from it", detail=2),
-        Column("measured_batches", "measured batches", detail=1),
-        Column("epochs", "epochs", detail=2),
-        Column("failed_inputs", "failed inputs", detail=1),
-        Column("dataset_name", "dataset", detail=1),
+        *_INGESTION,
         STATUS_COLUMN,
         CONDITIONS_COLUMN,
     )
 
     def rows(self, evaluations: Sequence[Evaluation[IngestionMeasurement]]) -> Iterator[Row]:
         for evaluation in evaluations:
-            measured, summary = evaluation.measurement, IngestionSummary.of(evaluation.measurement)
-            data = measured.data
-            described = describe(evaluation)
-            yield {
-                **{key: value for key, value in described.items() if key not in _OF_A_MODEL},
-                "data_backend": data.backend,
-                **named(data, "reader", "workers", "prefetch", "cached_before", "dropped"),
-                "worker_kind": ("processes" if data.processes else "threads") if data.workers else None,
-                "shuffled": data.shuffle,
-                **named(summary, "batches_per_s", "samples_per_s", "busy"),
-                "bytes_per_s": summary.bytes_per_s,
-                **end_values("samples_per_s", summary.samples_interval),
-                **time_values("wait_ms", summary, _FIGURES, _WITH_INTERVAL),
-                "read_us": in_us(summary.read_ns),
-                "preprocess_us": in_us(summary.preprocess_ns),
-                "contradiction": summary.contradiction or None,
-                "measured_batches": summary.batches,
-                "epochs": measured.epochs,
-                "failed_inputs": len(measured.failures),
-                "dataset_name": evaluation.dataset.name,
-            }
+            described = {key: of for key, of in describe(evaluation).items() if key not in _OF_A_MODEL}
+            summary = IngestionSummary.of(evaluation.measurement)
+            yield {**described, **row_of(_INGESTION, Summarized(evaluation, summary))}
 
 
 _WAIT = "wait for a batch"

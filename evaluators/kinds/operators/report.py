@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from inferometer.evaluators.evaluation import Evaluation
 from inferometer.evaluators.kinds.operators.measurement import (
+    Correctness,
     MachinePeak,
     OperatorMeasurement,
     OperatorRow,
@@ -31,12 +32,10 @@ from inferometer.evaluators.reports.base import (
     Report,
     Row,
     Value,
-    describe_names,
-    end_columns,
-    end_values,
     in_ms,
-    in_us,
-    named,
+    read,
+    row_of,
+    us,
 )
 from inferometer.evaluators.statistics import (
     Interval,
@@ -174,7 +173,6 @@ def _bound(intensity: float | None, peak: MachinePeak | None) -> Bound | None:
 
 
 _GIGA = 1e9
-_TIMES = ("p50", "mean", "p90", "p99", "floor")
 _WORST_FIRST = (RowStatus.FAILED, RowStatus.WRONG, RowStatus.MISSING, RowStatus.MEASURED)
 
 
@@ -195,6 +193,12 @@ class ReportedOperator:
         """The row that represents the outcome: a row that was not measured, if there is one."""
         return min(self.rows, key=lambda row: _WORST_FIRST.index(row.status))
 
+    @property
+    def compared(self) -> Correctness:
+        """The comparison with the greatest difference; that of ``told`` if there is none."""
+        compared = [row.correctness for row in self.rows if row.correctness.max_absolute is not None]
+        return max(compared, key=lambda each: each.max_relative or 0.0, default=self.told.correctness)
+
 
 def reported_operators(measurement: OperatorMeasurement) -> list[ReportedOperator]:
     """Returns the rows of a measurement, combined over the processes, in order."""
@@ -206,10 +210,65 @@ def reported_operators(measurement: OperatorMeasurement) -> list[ReportedOperato
     ]
 
 
-def _columns(*keys: str) -> Iterator[Column]:
-    """Returns the columns with these keys, which other reports share."""
-    known = {column.key: column for column in EVALUATION_COLUMNS}
-    return (known[key] for key in keys)
+def _giga(path: str) -> Callable[[object], float | None]:
+    """Returns the ``value`` of a column in billions; see ``ms``."""
+
+    def value(source: object) -> float | None:
+        rate: float | None = read(source, path)
+        return None if rate is None else rate / _GIGA
+
+    return value
+
+
+_ROW: tuple[Column[ReportedOperator], ...] = (
+    Column("form", "form", detail=1, value="rows.0.form"),
+    Column("mode", "mode", value="rows.0.mode.value"),
+    Column("inputs", "inputs", wraps=True, value="rows.0.inputs_text"),
+    Column("parameters", "parameters", detail=1, wraps=True, value="rows.0.parameters_text"),
+    Column("p50_us", "p50 (us)", value=us("summary.p50_ns")),
+    Column("p50_us_low", "low", detail=1, value=us("summary.interval.low")),
+    Column("p50_us_high", "high", detail=1, value=us("summary.interval.high")),
+    Column("mean_us", "mean (us)", detail=2, value=us("summary.mean_ns")),
+    Column("p90_us", "p90 (us)", detail=2, value=us("summary.p90_ns")),
+    Column("p99_us", "p99 (us)", detail=2, value=us("summary.p99_ns")),
+    Column("gflops_per_s", "GFLOP/s", decimals=2, value=_giga("summary.flops_per_s")),
+    Column("flops_share", "of the peak", decimals=3, detail=2, value="summary.flops_share"),
+    Column("gbytes_per_s", "GB/s", decimals=2, value=_giga("summary.bytes_per_s")),
+    Column("bytes_share", "of the peak bandwidth", decimals=3, detail=2, value="summary.bytes_share"),
+    Column("intensity", "FLOP/byte", decimals=2, detail=2, value="summary.arithmetic_intensity"),
+    Column("bound", "bound", detail=1, value="summary.bound.value"),
+    Column("moved_bytes", "bytes moved", detail=1, value="rows.0.moved_bytes"),
+    Column("flops", "FLOP", detail=2, value="rows.0.flops"),
+    Column("block", "block", detail=2, value="summary.block"),
+    Column("runs", "runs", detail=2, value="summary.runs"),
+    Column("floor_us", "floor (us)", detail=2, value=us("summary.floor_ns")),
+    Column("near_floor", "near the floor", detail=1, value="summary.near_floor"),
+    Column("peak_memory_bytes", "peak memory (bytes)", detail=1, value="summary.peak_memory_bytes"),
+    Column("memory_of", "memory of", detail=2, value=lambda of: of.told.memory_of or None),
+    Column("max_difference", "max difference", decimals=9, detail=1, value="compared.max_absolute"),
+    Column("relative_difference", "relative", decimals=9, detail=2, value="compared.max_relative"),
+    Column("tolerance", "tolerance", decimals=9, detail=2, value="compared.tolerance"),
+    Column("compared_with", "compared with", detail=2, value=lambda of: of.compared.against or None),
+    Column("fused", "fused", detail=1, value=lambda of: of.told.fused or None),
+    Column("status", "status", value="told.status.value"),
+    Column("reason", "reason", wraps=True, value=lambda of: of.told.reason or None),
+    Column("stop", "stop", detail=2, value="told.stop.value"),
+    Column("processes", "processes", detail=2, value="summary.processes"),
+    Column("preset", "shapes", detail=1, value="rows.0.preset"),
+    Column("category", "category", detail=2, value="rows.0.category"),
+    Column("api", "runs", detail=2, value="rows.0.api"),
+)
+_OPERATOR: Column[ReportedOperator] = Column("operator", "operator", stays=True, value="rows.0.operator")
+_KNOWN = {column.key: column for column in EVALUATION_COLUMNS}
+_FRAMEWORK = _KNOWN["framework_name"]
+_ENVELOPE: tuple[Column[Evaluation[OperatorMeasurement]], ...] = (
+    Column("dtype", "type", detail=2, value="measurement.options.dtype"),
+    Column("cache", "cache", detail=2, value="measurement.options.cache.value"),
+    Column("device", "device", detail=2, value=lambda of: str(of.system.device)),
+    *(_KNOWN[key] for key in ("framework_version", "hostname", "threads", "id")),
+    STABILITY_COLUMN,
+)
+"""What all rows of an evaluation have in common, beside the framework."""
 
 
 class OperatorsReport(Report[OperatorMeasurement]):
@@ -226,125 +285,16 @@ class OperatorsReport(Report[OperatorMeasurement]):
     )
     takes = (OperatorMeasurement,)
     layouts = OPPERF_FORMATS
-    columns = (
-        Column("operator", "operator", stays=True),
-        *_columns("framework_name"),
-        Column("form", "form", detail=1),
-        Column("mode", "mode"),
-        Column("inputs", "inputs", wraps=True),
-        Column("parameters", "parameters", detail=1, wraps=True),
-        Column("p50_us", "p50 (us)"),
-        *end_columns("p50_us", "", detail=1),
-        Column("mean_us", "mean (us)", detail=2),
-        Column("p90_us", "p90 (us)", detail=2),
-        Column("p99_us", "p99 (us)", detail=2),
-        Column("gflops_per_s", "GFLOP/s", decimals=2),
-        Column("flops_share", "of the peak", decimals=3, detail=2),
-        Column("gbytes_per_s", "GB/s", decimals=2),
-        Column("bytes_share", "of the peak bandwidth", decimals=3, detail=2),
-        Column("intensity", "FLOP/byte", decimals=2, detail=2),
-        Column("bound", "bound", detail=1),
-        Column("moved_bytes", "bytes moved", detail=1),
-        Column("flops", "FLOP", detail=2),
-        Column("block", "block", detail=2),
-        Column("runs", "runs", detail=2),
-        Column("floor_us", "floor (us)", detail=2),
-        Column("near_floor", "near the floor", detail=1),
-        Column("peak_memory_bytes", "peak memory (bytes)", detail=1),
-        Column("memory_of", "memory of", detail=2),
-        Column("max_difference", "max difference", decimals=9, detail=1),
-        Column("relative_difference", "relative", decimals=9, detail=2),
-        Column("tolerance", "tolerance", decimals=9, detail=2),
-        Column("compared_with", "compared with", detail=2),
-        Column("fused", "fused", detail=1),
-        Column("status", "status"),
-        Column("reason", "reason", wraps=True),
-        Column("stop", "stop", detail=2),
-        Column("processes", "processes", detail=2),
-        Column("preset", "shapes", detail=1),
-        Column("category", "category", detail=2),
-        Column("api", "runs", detail=2),
-        Column("dtype", "type", detail=2),
-        Column("cache", "cache", detail=2),
-        Column("device", "device", detail=2),
-        *_columns("framework_version", "hostname", "threads", "id"),
-        STABILITY_COLUMN,
-    )
+    columns = (_OPERATOR, _FRAMEWORK, *_ROW, *_ENVELOPE)
 
     def rows(self, evaluations: Sequence[Evaluation[OperatorMeasurement]]) -> Iterator[Row]:
-        nothing: Row = dict.fromkeys(column.key for column in self.columns)
         for evaluation in evaluations:
-            envelope = _envelope(evaluation)
+            envelope = row_of((_FRAMEWORK, *_ENVELOPE), evaluation)
             for reported in reported_operators(evaluation.measurement):
-                values = {**_asked(reported), **_figures(reported.summary), **_outcome(reported)}
-                yield {**nothing, **envelope, **values}
+                yield {**envelope, **row_of((_OPERATOR, *_ROW), reported)}
 
     def on_a_page(self) -> Report[OperatorMeasurement]:
         return OpperfReport()
-
-
-def _envelope(evaluation: Evaluation[OperatorMeasurement]) -> dict[str, Value]:
-    """Returns what all rows of an evaluation have in common."""
-    system, options = evaluation.system, evaluation.measurement.options
-    return {
-        "id": evaluation.id,
-        "framework_name": system.manifest.framework.name,
-        "framework_version": system.framework_version,
-        "hostname": system.environment.hostname,
-        "device": str(system.device),
-        "threads": system.threads,
-        "dtype": options.dtype,
-        "cache": options.cache.value,
-        "stability": describe_names(evaluation)["stability"],
-    }
-
-
-def _asked(reported: ReportedOperator) -> dict[str, Value]:
-    row = reported.rows[0]
-    return {
-        **named(row, "operator", "category", "preset", "form", "api", "flops", "moved_bytes"),
-        "inputs": row.inputs_text,
-        "parameters": row.parameters_text,
-        "mode": row.mode.value,
-    }
-
-
-def _figures(summary: OperatorSummary | None) -> dict[str, Value]:
-    """Returns the values of the figures; nothing, which leaves their columns empty, if none was measured."""
-    if summary is None:
-        return {}
-    ends = summary.interval and (summary.interval.low / NS_PER_US, summary.interval.high / NS_PER_US)
-    return {
-        **{f"{name}_us": in_us(getattr(summary, f"{name}_ns")) for name in _TIMES},
-        **end_values("p50_us", ends),
-        "gflops_per_s": _in_giga(summary.flops_per_s),
-        "gbytes_per_s": _in_giga(summary.bytes_per_s),
-        "intensity": summary.arithmetic_intensity,
-        "bound": summary.bound.value if summary.bound else None,
-        **named(summary, "flops_share", "bytes_share", "block", "runs", "processes"),
-        **named(summary, "near_floor", "peak_memory_bytes"),
-    }
-
-
-def _outcome(reported: ReportedOperator) -> dict[str, Value]:
-    told = reported.told
-    compared = [row.correctness for row in reported.rows if row.correctness.max_absolute is not None]
-    worst = max(compared, key=lambda each: each.max_relative or 0.0, default=told.correctness)
-    return {
-        "memory_of": told.memory_of or None,
-        "max_difference": worst.max_absolute,
-        "relative_difference": worst.max_relative,
-        "tolerance": worst.tolerance,
-        "compared_with": worst.against or None,
-        "fused": told.fused or None,
-        "status": told.status.value,
-        "reason": told.reason or None,
-        "stop": told.stop.value if told.stop else None,
-    }
-
-
-def _in_giga(rate: float | None) -> float | None:
-    return None if rate is None else rate / _GIGA
 
 
 class OpperfReport(Report[OperatorMeasurement]):

@@ -18,22 +18,50 @@ from inferometer.evaluators.reports.base import (
     Column,
     Report,
     Row,
+    Summarized,
     cut_percent,
     describe,
     end_columns,
-    end_values,
     evaluation_columns,
     in_ms,
     in_us,
-    named,
+    ms,
+    row_of,
     time_columns,
-    time_values,
 )
 
 _FIGURES = {"mean": 0, "p50": 0, "p90": 1, "p99": 1}
 _WITH_INTERVAL = ("mean", "p50")
 _PARTS = ("wait", "copy", "compute")
 _SAMPLED = ("forward", "backward", "communicate", "update")
+
+
+_TRAINING: tuple[Column[Summarized[TrainingMeasurement, TrainingSummary]], ...] = (
+    Column("ranks", "ranks", detail=1, value="measured.options.ranks"),
+    Column("devices", "devices", detail=1, value=lambda of: devices_of(of.evaluation)),
+    Column("effective_batch", "effective batch", detail=1, value="measured.options.effective_batch"),
+    Column(
+        "communication", "gradients by", detail=2, value=lambda of: of.measured.options.communication or None
+    ),
+    *time_columns("step_ms", "step", "summary", _FIGURES, _WITH_INTERVAL),
+    Column("throughput_samples_per_s", "throughput (samples/s)", 1, value="summary.throughput_samples_per_s"),
+    *end_columns("throughput_samples_per_s", "throughput", "summary.throughput_interval", decimals=1),
+    *(Column(f"{name}_ms", f"{name} (ms)", detail=1, value=ms(f"summary.{name}_ns")) for name in _PARTS),
+    *(Column(f"{name}_ms", f"{name} (ms)", detail=2, value=ms(f"summary.{name}_ns")) for name in _SAMPLED),
+    Column("bound", "bound by", value="summary.bound.value"),
+    Column("first_loss", "first loss", decimals=4, detail=1, value="summary.first_loss"),
+    Column("last_loss", "last loss", decimals=4, value="summary.last_loss"),
+    Column("diverged", "diverged", value="summary.diverged"),
+    Column("top1_accuracy", "top-1 (share)", decimals=4, detail=1, value="measured.accuracy.top1_share"),
+    Column("top5_accuracy", "top-5 (share)", decimals=4, detail=3, value="measured.accuracy.top5_share"),
+    Column("measured_steps", "measured steps", detail=1, value="summary.steps"),
+    Column("epochs", "epochs", detail=2, value="measured.epochs"),
+    Column("failed_inputs", "failed inputs", detail=2, value=lambda of: len(of.measured.failures)),
+    Column("data_backend", "data", detail=2, value=lambda of: _backend(of.measured)),
+    Column("dataset_name", "dataset", detail=2, value="evaluation.dataset.name"),
+    Column("loader", "loader", detail=2, value=lambda of: str(of.measured.data)),
+    Column("optimizer", "optimizer", detail=3, value=lambda of: _optimizer(of.measured)),
+)
 
 
 class TrainingReport(Report[TrainingMeasurement]):
@@ -47,56 +75,12 @@ class TrainingReport(Report[TrainingMeasurement]):
     summary = "training: the time of a step and its parts in ms, throughput, losses, and what bounds a step"
     takes = (TrainingMeasurement,)
     undisturbed = True
-    columns = evaluation_columns(
-        Column("ranks", "ranks", detail=1),
-        Column("devices", "devices", detail=1),
-        Column("effective_batch", "effective batch", detail=1),
-        Column("communication", "gradients by", detail=2),
-        *time_columns("step_ms", "step", _FIGURES, _WITH_INTERVAL),
-        Column("throughput_samples_per_s", "throughput (samples/s)", decimals=1),
-        *end_columns("throughput_samples_per_s", "throughput", decimals=1),
-        *(Column(f"{name}_ms", f"{name} (ms)", detail=1) for name in _PARTS),
-        *(Column(f"{name}_ms", f"{name} (ms)", detail=2) for name in _SAMPLED),
-        Column("bound", "bound by"),
-        Column("first_loss", "first loss", decimals=4, detail=1),
-        Column("last_loss", "last loss", decimals=4),
-        Column("diverged", "diverged"),
-        Column("top1_accuracy", "top-1 (share)", decimals=4, detail=1),
-        Column("top5_accuracy", "top-5 (share)", decimals=4, detail=3),
-        Column("measured_steps", "measured steps", detail=1),
-        Column("epochs", "epochs", detail=2),
-        Column("failed_inputs", "failed inputs", detail=2),
-        Column("data_backend", "data", detail=2),
-        Column("dataset_name", "dataset", detail=2),
-        Column("loader", "loader", detail=2),
-        Column("optimizer", "optimizer", detail=3),
-    )
+    columns = evaluation_columns(*_TRAINING)
 
     def rows(self, evaluations: Sequence[Evaluation[TrainingMeasurement]]) -> Iterator[Row]:
         for evaluation in evaluations:
-            measured, summary = evaluation.measurement, TrainingSummary.of(evaluation.measurement)
-            options, accuracy, data = measured.options, measured.accuracy, measured.data
-            yield {
-                **describe(evaluation),
-                "ranks": options.ranks,
-                "devices": options.devices * options.ranks,
-                "effective_batch": options.effective_batch,
-                "communication": options.communication or None,
-                **time_values("step_ms", summary, _FIGURES, _WITH_INTERVAL),
-                **named(summary, "throughput_samples_per_s", "first_loss", "last_loss", "diverged"),
-                **end_values("throughput_samples_per_s", summary.throughput_interval),
-                **{f"{name}_ms": in_ms(getattr(summary, f"{name}_ns")) for name in (*_PARTS, *_SAMPLED)},
-                "bound": summary.bound.value if summary.bound else None,
-                "top1_accuracy": accuracy.top1_share if accuracy else None,
-                "top5_accuracy": accuracy.top5_share if accuracy else None,
-                "measured_steps": summary.steps,
-                "epochs": measured.epochs,
-                "failed_inputs": len(measured.failures),
-                "data_backend": f"{data.backend}{f'/{data.place}' if data.place else ''}",
-                "dataset_name": evaluation.dataset.name,
-                "loader": str(data),
-                "optimizer": f"{options.optimizer}, learning rate {options.learning_rate:g}",
-            }
+            summary = TrainingSummary.of(evaluation.measurement)
+            yield {**describe(evaluation), **row_of(_TRAINING, Summarized(evaluation, summary))}
 
 
 class TrainingStepsReport(Report[TrainingMeasurement]):
@@ -171,7 +155,7 @@ def training_rows(evaluation: Evaluation[TrainingMeasurement]) -> tuple[tuple[st
 
 def _how(measured: TrainingMeasurement) -> str:
     options = measured.options
-    optimizer = f"{options.optimizer}, learning rate {options.learning_rate:g}"
+    optimizer = _optimizer(measured)
     if options.optimizer in {"sgd", "nag", "rmsprop"}:
         optimizer += f", momentum {options.momentum:g}"
     size = f"batch {options.batch_size}"
@@ -179,6 +163,15 @@ def _how(measured: TrainingMeasurement) -> str:
     if several > 1:
         size += f" × {several} = {options.effective_batch}, gradients by {options.communication or 'default'}"
     return f"{options.precision}, {size}, {optimizer}, weight decay {options.weight_decay:g}"
+
+
+def _optimizer(measured: TrainingMeasurement) -> str:
+    return f"{measured.options.optimizer}, learning rate {measured.options.learning_rate:g}"
+
+
+def _backend(measured: TrainingMeasurement) -> str:
+    data = measured.data
+    return f"{data.backend}/{data.place}" if data.place else data.backend
 
 
 def _data(evaluation: Evaluation[TrainingMeasurement]) -> str:
