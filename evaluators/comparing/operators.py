@@ -25,7 +25,7 @@ from inferometer.evaluators.evaluation import Evaluation, of_kind
 from inferometer.evaluators.jobs.options import THRESHOLD
 from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement, OperatorRow, RowStatus
 from inferometer.evaluators.kinds.operators.report import p50_interval, run_times
-from inferometer.evaluators.reports.base import Column, Row
+from inferometer.evaluators.reports.base import Column, Row, row_of, us
 from inferometer.evaluators.statistics import percentile, student_tail, t_quantile_95
 from inferometer.evaluators.verdict import Ratio, Verdict, listed
 from inferometer.manifests.errors import ConfigurationError
@@ -182,26 +182,6 @@ def _difference(a: _Estimate, b: _Estimate) -> tuple[float, float, float]:
     return b.log_ns - a.log_ns, math.sqrt(whole), whole**2 / parts if parts else a.degrees + b.degrees
 
 
-OPERATOR_COLUMNS = (
-    Column("operator", "operator", stays=True),
-    Column("framework", "framework"),
-    Column("form", "form", detail=1),
-    Column("mode", "mode", detail=1),
-    Column("inputs", "inputs", wraps=True),
-    Column("parameters", "parameters", detail=1, wraps=True),
-    Column("figure", "figure", detail=2),
-    Column("unit", "unit", detail=1),
-    Column("a", "A"),
-    Column("b", "B"),
-    Column("ratio", "B / A", decimals=4),
-    Column("ratio_low", "low", decimals=4),
-    Column("ratio_high", "high", decimals=4),
-    Column("threshold", "threshold", decimals=4, detail=1),
-    Column("verdict", "verdict", stays=True),
-    Column("reason", "reason", wraps=True),
-)
-"""``a`` and ``b`` are p50 in ``unit``; ``ratio_low`` to ``ratio_high`` is the 95 % interval of the ratio."""
-_NS_PER_US = 1000
 _NAMED = 5
 _SEPARATOR = "\t"  # between a framework and a form, of which neither has one
 
@@ -221,6 +201,27 @@ class _Judged:
         row = self.compared.row
         mode = "" if row.mode.value == "forward" else f" {row.mode.value}"
         return f"{row.operator}{mode} ({row.inputs_text}) in {self.framework}"
+
+
+OPERATOR_COLUMNS: tuple[Column[_Judged], ...] = (
+    Column("operator", "operator", stays=True, value="compared.row.operator"),
+    Column("framework", "framework", value="framework"),
+    Column("form", "form", detail=1, value="form"),
+    Column("mode", "mode", detail=1, value="compared.row.mode.value"),
+    Column("inputs", "inputs", wraps=True, value="compared.row.inputs_text"),
+    Column("parameters", "parameters", detail=1, wraps=True, value="compared.row.parameters_text"),
+    Column("figure", "figure", detail=2, value=lambda _: FIGURE),
+    Column("unit", "unit", detail=1, value=lambda _: "us"),
+    Column("a", "A", value=us("compared.ratio.a")),
+    Column("b", "B", value=us("compared.ratio.b")),
+    Column("ratio", "B / A", decimals=4, value="compared.ratio.value"),
+    Column("ratio_low", "low", decimals=4, value="compared.ratio.low"),
+    Column("ratio_high", "high", decimals=4, value="compared.ratio.high"),
+    Column("threshold", "threshold", decimals=4, detail=1),
+    Column("verdict", "verdict", stays=True, value="verdict.value"),
+    Column("reason", "reason", wraps=True, value=lambda of: of.compared.reason or None),
+)
+"""``a`` and ``b`` are p50 in ``unit``; ``ratio_low`` to ``ratio_high`` is the 95 % interval of the ratio."""
 
 
 def _compare_sides(a: Side, b: Side, threshold: float) -> Comparison:
@@ -315,26 +316,7 @@ def _verdict(
 
 
 def _row(judged: _Judged, threshold: float) -> Row:
-    compared = judged.compared
-    row, ratio = compared.row, compared.ratio
-    return {
-        "operator": row.operator,
-        "framework": judged.framework,
-        "form": judged.form,
-        "mode": row.mode.value,
-        "inputs": row.inputs_text,
-        "parameters": row.parameters_text,
-        "figure": FIGURE,
-        "unit": "us",
-        "a": None if ratio is None else ratio.a / _NS_PER_US,
-        "b": None if ratio is None else ratio.b / _NS_PER_US,
-        "ratio": None if ratio is None else ratio.value,
-        "ratio_low": None if ratio is None else ratio.low,
-        "ratio_high": None if ratio is None else ratio.high,
-        "threshold": threshold,
-        "verdict": None if judged.verdict is None else judged.verdict.value,
-        "reason": compared.reason or None,
-    }
+    return {**row_of(OPERATOR_COLUMNS, judged), "threshold": threshold}
 
 
 def _conclusion(judged: Sequence[_Judged]) -> str:

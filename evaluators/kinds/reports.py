@@ -34,6 +34,7 @@ from inferometer.evaluators.reports.base import (
     describe_names,
     describe_verdict,
     in_us,
+    row_of,
 )
 from inferometer.evaluators.statistics import carried_percentile, trimmed_mean
 from inferometer.evaluators.traces.layers import Layer, layers
@@ -85,7 +86,11 @@ Traced: TypeAlias = BatchMeasurement | TrainingMeasurement
 """The measurements whose traces contain batches and layers; in training, a batch is a step."""
 TRACED = (BatchMeasurement, TrainingMeasurement)
 
-TRACED_COLUMNS = (*NAME_COLUMNS, Column("trace_level", "trace level", detail=1), STABILITY_COLUMN)
+TRACED_COLUMNS: tuple[Column[Evaluation], ...] = (
+    *NAME_COLUMNS,
+    Column("trace_level", "trace level", detail=1, value="trace_level.name"),
+    STABILITY_COLUMN,
+)
 
 
 class TraceReport(Report[M]):
@@ -117,11 +122,6 @@ class TraceReport(Report[M]):
     @abstractmethod
     def rows_of_one(self, evaluation: Evaluation[M], chunks: Iterator[SpanChunk]) -> Iterator[Row]:
         """Yields the rows of one evaluation."""
-
-
-def _describe_traced(evaluation: Evaluation) -> Row:
-    """Returns the values of ``TRACED_COLUMNS``."""
-    return {**describe_names(evaluation), "trace_level": evaluation.trace_level.name}
 
 
 _RUNTIME_CALL = "runtime call"
@@ -177,7 +177,7 @@ class LayerRunsReport(TraceReport[Traced]):
 
     def rows_of_one(self, evaluation: Evaluation[Traced], chunks: Iterator[SpanChunk]) -> Iterator[Row]:
         """Yields a row for each span of a layer, with one chunk in memory at a time."""
-        described = _describe_traced(evaluation)
+        described = row_of(TRACED_COLUMNS, evaluation)
         sizes = evaluation.measurement.traced_sizes.tolist()
         for chunk in chunks:
             for position, batch, start_ns, duration_ns in chunk.values(
@@ -201,6 +201,22 @@ class LayerRunsReport(TraceReport[Traced]):
                 }
 
 
+_LAYER: tuple[Column[Layer], ...] = (
+    Column("layer_index", "index", value="index"),
+    Column("layer_name", "layer", value="name"),
+    Column("layer_type", "type", value="type"),
+    Column("phase", "phase", detail=1, value="phase"),
+    Column("input_shapes", "inputs", detail=1, value=lambda of: " ".join(of.input_shapes)),
+    Column("output_shapes", "outputs", detail=2, value=lambda of: " ".join(of.output_shapes)),
+    *_MEAN_COLUMNS,
+    Column("duration_us_p50", "p50 (us)", decimals=1, detail=1),
+    Column("duration_us_p99", "p99 (us)", decimals=1, detail=1),
+    *_TOTAL_COLUMNS,
+    Column("allocated_bytes", "allocated (bytes)", detail=2, value="allocated_bytes"),
+    Column("peak_bytes", "peak (bytes)", detail=2, value="peak_bytes"),
+)
+
+
 class LayersReport(TraceReport[Traced]):
     """One row for each layer of each evaluation, over its full batches, in the order of execution.
 
@@ -214,37 +230,16 @@ class LayersReport(TraceReport[Traced]):
     level = TraceLevel.FRAMEWORK_TRACE
     of_full_batches = True
     takes = TRACED
-    columns = (
-        *TRACED_COLUMNS,
-        Column("layer_index", "index"),
-        Column("layer_name", "layer"),
-        Column("layer_type", "type"),
-        _PHASE_COLUMN,
-        Column("input_shapes", "inputs", detail=1),
-        Column("output_shapes", "outputs", detail=2),
-        *_MEAN_COLUMNS,
-        Column("duration_us_p50", "p50 (us)", decimals=1, detail=1),
-        Column("duration_us_p99", "p99 (us)", decimals=1, detail=1),
-        *_TOTAL_COLUMNS,
-        Column("allocated_bytes", "allocated (bytes)", detail=2),
-        Column("peak_bytes", "peak (bytes)", detail=2),
-    )
+    columns = (*TRACED_COLUMNS, *_LAYER)
 
     def rows_of_one(self, evaluation: Evaluation[Traced], chunks: Iterator[SpanChunk]) -> Iterator[Row]:
         found = layers(chunks, evaluation.measurement.full)
         totals = [int(layer.durations_ns.sum()) for layer in found]
         for layer, total_ns in zip(found, totals, strict=True):
             yield {
-                **_describe_traced(evaluation),
-                "layer_index": layer.index,
-                "layer_name": layer.name,
-                "layer_type": layer.type,
-                "phase": layer.phase,
-                "input_shapes": " ".join(layer.input_shapes),
-                "output_shapes": " ".join(layer.output_shapes),
+                **row_of(TRACED_COLUMNS, evaluation),
+                **row_of(_LAYER, layer),
                 **_layer_figures(layer.durations_ns, total_ns, sum(totals), percents=(50, 99)),
-                "allocated_bytes": layer.allocated_bytes,
-                "peak_bytes": layer.peak_bytes,
             }
 
 
@@ -280,7 +275,7 @@ class LayerTreeReport(TraceReport[Traced]):
             durations_ns = np.concatenate([layer.durations_ns for layer in found])
             memory = [layer.allocated_bytes for layer in found if layer.allocated_bytes is not None]
             yield {
-                **_describe_traced(evaluation),
+                **row_of(TRACED_COLUMNS, evaluation),
                 "layer_type": key[0],
                 "phase": key[1],
                 "layers": len(found),
@@ -334,7 +329,7 @@ class KernelsReport(TraceReport[Traced]):
         for key, kernel in sorted(found.items(), key=lambda item: -totals[item[0]]):
             layer_name, kernel_name = key
             yield {
-                **_describe_traced(evaluation),
+                **row_of(TRACED_COLUMNS, evaluation),
                 "layer_name": layer_name,
                 "kernel_name": kernel_name,
                 "activity": kernel.activity,

@@ -141,7 +141,7 @@ class BatchesKind(BatchDocuments, Kind[BatchMeasurement]):
         [latency], [accuracy] = LatencyReport().rows([timed]), AccuracyReport().rows([evaluation])
         more = measurement.options.further
         layers = list(LayersReport().rows_of([evaluation], spans))
-        traced = {column.key for column in TRACED_COLUMNS}
+        of_layers = [column.key for column in LayersReport.columns if column not in TRACED_COLUMNS]
         return {
             "predicted_inputs": measurement.predicted_inputs,
             "batches": len(measurement.times.sizes),
@@ -157,9 +157,7 @@ class BatchesKind(BatchDocuments, Kind[BatchMeasurement]):
             },
             "accuracy": own_values(AccuracyReport(), accuracy, "dataset_name"),
             "layers": len(layers),
-            "heaviest_layers": [
-                {key: value for key, value in row.items() if key not in traced} for row in heaviest(layers)
-            ],
+            "heaviest_layers": [{key: row[key] for key in of_layers} for row in heaviest(layers)],
             **({"options": more} if more else {}),
         }
 

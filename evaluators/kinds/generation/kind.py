@@ -24,7 +24,7 @@ from inferometer.evaluators.kinds.kind import Again, Kind, Rows, apart, own_valu
 from inferometer.evaluators.kinds.load.documents import RunsKind
 from inferometer.evaluators.kinds.load.kind import RateSearchKind, again_of
 from inferometer.evaluators.kinds.load.plot import MaxQpsPlot, clock_range, empty_start, server_charts
-from inferometer.evaluators.kinds.load.report import MaxQpsReport
+from inferometer.evaluators.kinds.load.report import MaxQpsReport, answer_columns
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,
     EVALUATION_COLUMNS,
@@ -153,9 +153,7 @@ _COMMON = len(EVALUATION_COLUMNS) + 1
 _SEARCH: tuple[Column[GenerationSearchMeasurement], ...] = (
     Column("bounded", "bounded", stays=True, value="name"),
     Column("limited_by", "limited by", stays=True, value=lambda of: of.limited_by or None),
-    Column("own_max_qps", "own max QPS", decimals=2, value="own.rate_qps"),
-    Column("own_max_qps_low", "own max QPS low", decimals=2, value="own.low_qps"),
-    Column("own_max_qps_high", "own max QPS high", decimals=2, value="own.high_qps"),
+    *answer_columns("own_max_qps", "own max QPS", "own", decimals=2),
 )
 
 

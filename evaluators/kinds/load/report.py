@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,8 +19,8 @@ from inferometer.evaluators.kinds.load.measurement import (
     invalid_reason,
     load_s,
 )
-from inferometer.evaluators.kinds.load.summary import LoadSummary, Spread
-from inferometer.evaluators.load.latency_parts import PARTS, latency_parts
+from inferometer.evaluators.kinds.load.summary import LoadSummary
+from inferometer.evaluators.load.latency_parts import PARTS, LatencyParts, latency_parts
 from inferometer.evaluators.load.queries import LoadRun, Outcome
 from inferometer.evaluators.reports.base import (
     CONDITIONS_COLUMN,
@@ -36,24 +38,98 @@ from inferometer.evaluators.reports.base import (
     describe_names,
     describe_verdict,
     in_ms,
+    ms,
+    row_of,
 )
-from inferometer.evaluators.statistics import PercentileInterval, percentile
+from inferometer.evaluators.statistics import percentile
 
 _PERCENTILES = {50.0: "p50", 90.0: "p90", 95.0: "p95", 99.0: "p99", 99.9: "p99_9"}
-_SPREADS = {**dict.fromkeys(("service", "queue", "batch", "predict"), ("p50", "p99")), "lag": ("p99",)}
+_SPREADS = (
+    *((name, name, each) for name in ("service", "queue", "batch", "predict") for each in ("p50", "p99")),
+    ("lag", "harness_lag", "p99"),
+)
+"""The stages of a query's time: the key, the attribute of ``LoadSummary``, and the percentile."""
 _WITHOUT_ANSWER = {each.name.lower(): each for each in (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.WAITING)}
 _OUTCOMES = {"answered": Outcome.ANSWERED, **_WITHOUT_ANSWER}
-_OF_SUMMARY = ("target_qps", "achieved_qps", "goodput_qps", "queries", "repeated_answers")
+_ENDS = {"": "value_ns", "_low": "low_ns", "_high": "high_ns"}
 
 
-def _interval_columns(name: str) -> tuple[Column, ...]:
-    key, shown = f"latency_ms_{name}", name.replace("_", ".")
-    low, high = (Column(f"{key}_{end}", f"{shown} {end} (ms)", detail=3) for end in ("low", "high"))
-    return Column(key, f"{shown} (ms)", detail=int(name not in {"p50", "p99"})), low, high
+class _Loaded(NamedTuple):
+    """A run with its figures."""
+
+    options: LoadOptions
+    run: LoadRun
+    summary: LoadSummary
 
 
-def _outcome_columns(names: Iterable[str], detail: int = 0) -> Iterator[Column]:
-    return (Column(name, name.replace("_", " "), detail=detail) for name in names)
+def _percentile_columns(name: str, percent: float | None = None) -> Iterator[Column[_Loaded]]:
+    """Yields the columns of a percentile, or of the judged one, and of the ends of its interval."""
+    detail, shown = int(name not in {"p50", "p99"}), name.replace("_", ".")
+    for end, attribute in _ENDS.items():
+        heading, value = f"{shown}{end.replace('_', ' ')} (ms)", partial(_percentile_ms, percent, attribute)
+        yield Column(f"latency_ms_{name}{end}", heading, detail=3 if end else detail, value=value)
+
+
+def _percentile_ms(percent: float | None, attribute: str, of: _Loaded) -> float | None:
+    found = of.summary.percentile(of.options.percentile if percent is None else percent)
+    return in_ms(getattr(found, attribute)) if found else None
+
+
+def _kept_bound(of: _Loaded) -> bool | None:
+    judged, bound_ns = of.summary.percentile(of.options.percentile), of.options.latency_bound_ns
+    return judged.value_ns <= bound_ns if judged and bound_ns is not None else None
+
+
+def _counted(outcome: Outcome, of: _Loaded) -> int:
+    return of.summary.outcomes[outcome]
+
+
+def _mean_batch_size(of: _Loaded) -> float | None:
+    """Returns the mean batch size over batches, not queries; None if the system does not report batches."""
+    sizes = of.summary.batch_sizes
+    batches = sum(queries / size for size, queries in sizes.items())
+    return sum(sizes.values()) / batches if batches else None
+
+
+_SEED: tuple[Column[_Loaded], ...] = (
+    Column("seed", "seed", detail=2, value="run.seed"),
+    Column("schedule_checksum", "schedule", detail=3, value=lambda of: of.run.checksum or None),
+)
+_BOUND = Column("latency_bound_ms", "bound (ms)", value="options.latency_bound_ms")
+_LATE = Column("late_share", "late (share)", decimals=4, value="summary.late_fraction")
+_STOPPED: Column[_Loaded] = Column("stopped", "stopped", wraps=True, value=lambda of: of.run.stopped or None)
+_WORKLOAD: tuple[Column[_Loaded], ...] = (
+    Column("arrival", "arrival", detail=2, value="run.source"),
+    *_SEED,
+    Column("concurrency", "concurrency", detail=2, value="options.concurrency"),
+    Column("rate_qps", "asked for (queries/s)", 2, detail=2, value=lambda of: of.run.rate_qps or None),
+    Column("target_qps", "target (queries/s)", decimals=2, detail=1, value="summary.target_qps"),
+    Column("achieved_qps", "achieved (queries/s)", decimals=2, value="summary.achieved_qps"),
+    _BOUND,
+    Column("goodput_qps", "goodput (queries/s)", decimals=2, value="summary.goodput_qps"),
+    _LATE,
+    *(column for percent, name in _PERCENTILES.items() for column in _percentile_columns(name, percent)),
+    Column("judged_percentile", "judged percentile", detail=1, value="options.percentile"),
+    *_percentile_columns("judged"),
+    Column("kept_bound", "kept the bound", stays=True, value=_kept_bound),
+    *(
+        Column(f"{key}_ms_{name}", f"{key} {name} (ms)", detail=2, value=ms(f"summary.{stage}.{name}_ns"))
+        for key, stage, name in _SPREADS
+    ),
+    Column("queries", "queries", detail=1, value="summary.queries"),
+    *(
+        Column(name, name.replace("_", " "), detail=1, value=partial(_counted, outcome))
+        for name, outcome in _OUTCOMES.items()
+    ),
+    Column("repeated_answers", "repeated answers", detail=2, value="summary.repeated_answers"),
+    Column("mean_batch_size", "mean batch size", decimals=2, detail=2, value=_mean_batch_size),
+    _STOPPED,
+)
+
+
+def _of_load(load: LoadMeasurement) -> dict[str, Value]:
+    """Returns the values of ``_WORKLOAD``."""
+    return row_of(_WORKLOAD, _Loaded(load.options, load.run, LoadSummary.of_load(load)))
 
 
 class WorkloadReport(Report[LoadMeasurement]):
@@ -69,30 +145,7 @@ class WorkloadReport(Report[LoadMeasurement]):
     columns = (
         *EVALUATION_COLUMNS,
         VERDICT_COLUMN,
-        Column("arrival", "arrival", detail=2),
-        Column("seed", "seed", detail=2),
-        Column("schedule_checksum", "schedule", detail=3),
-        Column("concurrency", "concurrency", detail=2),
-        Column("rate_qps", "asked for (queries/s)", decimals=2, detail=2),
-        Column("target_qps", "target (queries/s)", decimals=2, detail=1),
-        Column("achieved_qps", "achieved (queries/s)", decimals=2),
-        Column("latency_bound_ms", "bound (ms)"),
-        Column("goodput_qps", "goodput (queries/s)", decimals=2),
-        Column("late_share", "late (share)", decimals=4),
-        *(column for name in _PERCENTILES.values() for column in _interval_columns(name)),
-        Column("judged_percentile", "judged percentile", detail=1),
-        *_interval_columns("judged"),
-        Column("kept_bound", "kept the bound", stays=True),
-        *(
-            Column(f"{part}_ms_{name}", f"{part} {name} (ms)", detail=2)
-            for part, names in _SPREADS.items()
-            for name in names
-        ),
-        Column("queries", "queries", detail=1),
-        *_outcome_columns(_OUTCOMES, detail=1),
-        Column("repeated_answers", "repeated answers", detail=2),
-        Column("mean_batch_size", "mean batch size", decimals=2, detail=2),
-        Column("stopped", "stopped", wraps=True),
+        *_WORKLOAD,
         INVALID_COLUMN,
         STATUS_COLUMN,
         CONDITIONS_COLUMN,
@@ -100,72 +153,22 @@ class WorkloadReport(Report[LoadMeasurement]):
 
     def rows(self, evaluations: Sequence[Evaluation[LoadMeasurement]]) -> Iterator[Row]:
         for evaluation in evaluations:
-            options, run = evaluation.measurement.options, evaluation.measurement.run
-            yield {
-                **describe(evaluation),
-                "arrival": run.source,
-                **_of_run(run),
-                **describe_verdict(evaluation, evaluation.measurement.invalid),
-                "concurrency": options.concurrency,
-                "rate_qps": run.rate_qps or None,
-                "latency_bound_ms": options.latency_bound_ms,
-                **_of_load(evaluation.measurement),
-            }
+            verdict = describe_verdict(evaluation, evaluation.measurement.invalid)
+            yield {**describe(evaluation), **verdict, **_of_load(evaluation.measurement)}
 
 
-def _of_load(load: LoadMeasurement) -> dict[str, Value]:
-    """Returns the figures of the queries of a workload."""
-    summary = LoadSummary.of_load(load)
-    return {
-        "late_share": summary.late_fraction,
-        **{name: getattr(summary, name) for name in _OF_SUMMARY},
-        **_percentiles(summary, load.options),
-        **_spreads(summary),
-        **{name: summary.outcomes[outcome] for name, outcome in _OUTCOMES.items()},
-        "mean_batch_size": _mean_batch_size(summary),
-    }
-
-
-def _of_run(run: LoadRun) -> dict[str, Value]:
-    """Returns the seed and checksum of a run's schedule, and why the run ended early."""
-    return {"seed": run.seed, "schedule_checksum": run.checksum or None, "stopped": run.stopped or None}
-
-
-def _interval(key: str, found: PercentileInterval | None) -> dict[str, Value]:
-    """Returns a percentile and the ends of its interval, as columns whose names begin with ``key``."""
-    ends = (found.value_ns, found.low_ns, found.high_ns) if found else (None, None, None)
-    return dict(zip((key, f"{key}_low", f"{key}_high"), map(in_ms, ends), strict=True))
-
-
-def _percentiles(summary: LoadSummary, options: LoadOptions) -> dict[str, Value]:
-    """Returns the percentiles with their intervals, and whether the judged percentile keeps the bound."""
-    found = {each.percent: each for each in summary.percentiles}
-    values: dict[str, Value] = {}
-    for percent, name in _PERCENTILES.items():
-        values |= _interval(f"latency_ms_{name}", found.get(percent))
-    judged, bound_ns = summary.percentile(options.percentile), options.latency_bound_ns
-    return {
-        **values,
-        "judged_percentile": options.percentile,
-        **_interval("latency_ms_judged", judged),
-        "kept_bound": judged.value_ns <= bound_ns if judged and bound_ns is not None else None,
-    }
-
-
-def _spreads(summary: LoadSummary) -> dict[str, Value]:
-    """Returns the percentiles of the stages of a query's time."""
-    found: dict[str, Value] = {}
-    for stage, names in _SPREADS.items():
-        spread: Spread | None = summary.harness_lag if stage == "lag" else getattr(summary, stage)
-        for name in names:
-            found[f"{stage}_ms_{name}"] = in_ms(getattr(spread, f"{name}_ns")) if spread else None
-    return found
-
-
-def _mean_batch_size(summary: LoadSummary) -> float | None:
-    """Returns the mean batch size over batches, not queries; None if the system does not report batches."""
-    batches = sum(queries / size for size, queries in summary.batch_sizes.items())
-    return sum(summary.batch_sizes.values()) / batches if batches else None
+_PARTS: tuple[Column[LatencyParts], ...] = (
+    Column("figure", "latency", stays=True, value="figure"),
+    Column("source", "source", stays=True, value="source"),
+    Column("queries", "queries", detail=1, value=lambda of: len(of.latencies_ns)),
+    Column("latency_ms", "ms", value=ms("latency_ns")),
+    Column("shortest_ms", "shortest (ms)", detail=1, value=lambda of: in_ms(float(of.latencies_ns.min()))),
+    Column("longest_ms", "longest (ms)", detail=1, value=lambda of: in_ms(float(of.latencies_ns.max()))),
+    *(Column(f"{name}_ms", f"{name} (ms)", value=ms(f"parts_ns.{name}")) for name in PARTS),
+    Column("round_trip_ms", "round trip (ms)", detail=1, value=ms("round_trip_ns")),
+    Column("explained_share", "explained (share)", value="explained_share"),
+    Column("missing", "missing", wraps=True, value=lambda of: of.missing or None),
+)
 
 
 class PartsReport(Report[LoadMeasurement]):
@@ -178,38 +181,39 @@ class PartsReport(Report[LoadMeasurement]):
     name = "parts"
     summary = "the parts of the latency under load: network, queue, compute and the rest, by percentile"
     takes = (LoadMeasurement,)
-    columns = (
-        *NAME_COLUMNS,
-        Column("figure", "latency", stays=True),
-        Column("source", "source", stays=True),
-        Column("queries", "queries", detail=1),
-        Column("latency_ms", "ms"),
-        Column("shortest_ms", "shortest (ms)", detail=1),
-        Column("longest_ms", "longest (ms)", detail=1),
-        *(Column(f"{name}_ms", f"{name} (ms)") for name in PARTS),
-        Column("round_trip_ms", "round trip (ms)", detail=1),
-        Column("explained_share", "explained (share)"),
-        Column("missing", "missing", wraps=True),
-        STABILITY_COLUMN,
-    )
+    columns = (*NAME_COLUMNS, *_PARTS, STABILITY_COLUMN)
 
     def rows(self, evaluations: Sequence[Evaluation[LoadMeasurement]]) -> Iterator[Row]:
         """Yields the rows of each evaluation; none if neither its server nor its answers told the times."""
         for evaluation in evaluations:
             for each in latency_parts(evaluation.measurement.run):
-                yield {
-                    **describe_names(evaluation),
-                    "figure": each.figure,
-                    "source": each.source,
-                    "queries": len(each.latencies_ns),
-                    "latency_ms": in_ms(each.latency_ns),
-                    "shortest_ms": in_ms(float(each.latencies_ns.min())),
-                    "longest_ms": in_ms(float(each.latencies_ns.max())),
-                    **{f"{name}_ms": in_ms(each.parts_ns.get(name)) for name in PARTS},
-                    "round_trip_ms": in_ms(each.round_trip_ns),
-                    "explained_share": each.explained_share,
-                    "missing": each.missing or None,
-                }
+                yield {**describe_names(evaluation), **row_of(_PARTS, each)}
+
+
+def _note(search: RateSearchMeasurement) -> str | None:
+    return (search.answer.note or None) if search.answer else "the search was stopped"
+
+
+_SEARCH: tuple[Column[RateSearchMeasurement], ...] = (
+    Column("arrival", "arrival", detail=2, value="options.arrival"),
+    Column("seed", "seed", detail=2, value="options.seed"),
+    Column("percentile", "percentile", detail=1, value="options.percentile"),
+    _BOUND,
+    Column("max_qps", "max QPS", decimals=2, value="answer.rate_qps"),
+    Column("max_qps_low", "low", decimals=2, value="answer.low_qps"),
+    Column("max_qps_high", "high", decimals=2, value="answer.high_qps"),
+    Column("method", "method", detail=1, value="answer.method"),
+    Column("note", "note", wraps=True, value=_note),
+    INVALID_COLUMN,
+    Column("probes", "probes", detail=1, value=lambda of: len(of.probes)),
+    Column(
+        "stopped_probes", "stopped early", detail=1, value=lambda of: sum(bool(x.stopped) for x in of.probes)
+    ),
+    Column(
+        "invalid_probes", "INVALID probes", detail=1, value=lambda of: sum(bool(x.invalid) for x in of.probes)
+    ),
+    Column("load_s", "load (s)", decimals=1, detail=1, value=lambda of: load_s(*of.probes)),
+)
 
 
 class MaxQpsReport(Report[RateSearchMeasurement]):
@@ -224,52 +228,38 @@ class MaxQpsReport(Report[RateSearchMeasurement]):
     aliases = ("max-qps",)
     summary = "the highest rate that keeps a latency bound, with its 95 % interval"
     takes = (RateSearchMeasurement,)
-    columns = (
-        *EVALUATION_COLUMNS,
-        VERDICT_COLUMN,
-        Column("arrival", "arrival", detail=2),
-        Column("seed", "seed", detail=2),
-        Column("percentile", "percentile", detail=1),
-        Column("latency_bound_ms", "bound (ms)"),
-        Column("max_qps", "max QPS", decimals=2),
-        Column("max_qps_low", "low", decimals=2),
-        Column("max_qps_high", "high", decimals=2),
-        Column("method", "method", detail=1),
-        Column("note", "note", wraps=True),
-        INVALID_COLUMN,
-        Column("probes", "probes", detail=1),
-        Column("stopped_probes", "stopped early", detail=1),
-        Column("invalid_probes", "INVALID probes", detail=1),
-        Column("load_s", "load (s)", decimals=1, detail=1),
-        STATUS_COLUMN,
-        CONDITIONS_COLUMN,
-    )
+    columns = (*EVALUATION_COLUMNS, VERDICT_COLUMN, *_SEARCH, STATUS_COLUMN, CONDITIONS_COLUMN)
 
     def rows(self, evaluations: Sequence[Evaluation[RateSearchMeasurement]]) -> Iterator[Row]:
         for evaluation in evaluations:
             search = evaluation.measurement
-            options, answer = search.options, search.answer
-            yield {
-                **describe(evaluation),
-                "arrival": options.arrival,
-                "seed": options.seed,
-                "percentile": options.percentile,
-                "latency_bound_ms": options.latency_bound_ms,
-                "max_qps": answer.rate_qps if answer else None,
-                "max_qps_low": answer.low_qps if answer else None,
-                "max_qps_high": answer.high_qps if answer else None,
-                "method": answer.method if answer else None,
-                "note": (answer.note or None) if answer else "the search was stopped",
-                **describe_verdict(evaluation, invalid_reason(search)),
-                "probes": len(search.probes),
-                "stopped_probes": sum(bool(run.stopped) for run in search.probes),
-                "invalid_probes": sum(bool(run.invalid) for run in search.probes),
-                "load_s": load_s(*search.probes),
-            }
+            verdict = describe_verdict(evaluation, invalid_reason(search))
+            yield {**describe(evaluation), **row_of(_SEARCH, search), **verdict}
 
 
-_ENDS = ("", "_low", "_high")
 _COMMON = len(EVALUATION_COLUMNS) + 1
+
+
+def answer_columns(
+    key: str, heading: str, answer: str, decimals: int = 3, detail: int = 0
+) -> Iterator[Column]:
+    """Yields the columns of the rate of the answer at a path, and of the ends of its interval."""
+    for end, name in (("", "rate_qps"), ("_low", "low_qps"), ("_high", "high_qps")):
+        shown = f"{heading}{end.replace('_', ' ')}"
+        yield Column(f"{key}{end}", shown, decimals, detail, value=f"{answer}.{name}")
+
+
+_MIX_SEARCH: tuple[Column[MixSearchMeasurement], ...] = (
+    Column("name", "name in the mix", value="name"),
+    Column("others", "beside", detail=2, wraps=True, value=lambda of: "; ".join(of.others) or None),
+    *answer_columns("factor", "factor", "factor"),
+    Column("limited_by", "limited by", stays=True, value=lambda of: of.limited_by or None),
+    *answer_columns("own_factor", "own factor", "own_factor", detail=1),
+    Column(
+        "own_note", "own note", 3, 2, wraps=True, value=lambda of: of.own.note or None if of.own else None
+    ),
+    Column("rate_qps", "rate at factor 1 (queries/s)", decimals=2, detail=1, value="options.rate_qps"),
+)
 
 
 class MixSearchReport(Report[MixSearchMeasurement]):
@@ -282,32 +272,11 @@ class MixSearchReport(Report[MixSearchMeasurement]):
     name = "mix_search"
     summary = "the largest factor by which all rates of a mix can grow, with its 95 % interval, and its limit"
     takes = (MixSearchMeasurement,)
-    columns = (
-        *MaxQpsReport.columns[:_COMMON],
-        Column("name", "name in the mix"),
-        Column("others", "beside", detail=2, wraps=True),
-        *(Column(f"factor{end}", f"factor{end}".replace("_", " ")) for end in _ENDS),
-        Column("limited_by", "limited by", stays=True),
-        *(Column(f"own_factor{end}", f"own factor{end}".replace("_", " "), detail=1) for end in _ENDS),
-        Column("own_note", "own note", detail=2, wraps=True),
-        Column("rate_qps", "rate at factor 1 (queries/s)", decimals=2, detail=1),
-        *MaxQpsReport.columns[_COMMON:],
-    )
+    columns = (*MaxQpsReport.columns[:_COMMON], *_MIX_SEARCH, *MaxQpsReport.columns[_COMMON:])
 
     def rows(self, evaluations: Sequence[Evaluation[MixSearchMeasurement]]) -> Iterator[Row]:
         for evaluation, row in zip(evaluations, MaxQpsReport().rows(evaluations), strict=True):
-            search = evaluation.measurement
-            more: dict[str, Value] = {
-                "name": search.name,
-                "others": "; ".join(search.others) or None,
-                "limited_by": search.limited_by or None,
-                "own_note": (search.own.note or None) if search.own else None,
-                "rate_qps": search.options.rate_qps,
-            }
-            for key, answer in (("factor", search.factor), ("own_factor", search.own_factor)):
-                ends = (answer.rate_qps, answer.low_qps, answer.high_qps) if answer else (None,) * 3
-                more |= dict(zip((key + end for end in _ENDS), ends, strict=True))
-            yield {**row, **more}
+            yield {**row, **row_of(_MIX_SEARCH, evaluation.measurement)}
 
 
 _RATIOS = [f"{key}{end}" for key in ("p50", "judged") for end in ("", "_low", "_high")]
@@ -319,6 +288,18 @@ def _mix_columns(key: str, heading: str, unit: str = "") -> Iterator[Column]:
     for name in _RATIOS:
         said = name.replace("judged", "judged percentile").replace("_", " ")
         yield Column(f"{key}_{name}", f"{heading} {said}{unit}", detail=3 * bool("_" in name and unit))
+
+
+_MIX: tuple[Column[MixMeasurement], ...] = (
+    Column("name", "name in the mix", detail=1, value="name"),
+    Column("others", "beside", detail=1, wraps=True, value=lambda of: "; ".join(of.others) or None),
+    Column("arrival", "arrival", detail=2, value="options.arrival"),
+    Column("seed", "seed", detail=2, value="options.seed"),
+    Column("rate_qps", "asked for (queries/s)", decimals=2, value="options.rate_qps"),
+    Column("percentile", "judged percentile", value="options.percentile"),
+    _BOUND,
+    Column("pairs", "pairs of blocks", detail=2, value=lambda of: len(of.alone)),
+)
 
 
 class MixReport(Report[MixMeasurement]):
@@ -333,14 +314,7 @@ class MixReport(Report[MixMeasurement]):
     columns = (
         *EVALUATION_COLUMNS,
         VERDICT_COLUMN,
-        Column("name", "name in the mix", detail=1),
-        Column("others", "beside", detail=1, wraps=True),
-        Column("arrival", "arrival", detail=2),
-        Column("seed", "seed", detail=2),
-        Column("rate_qps", "asked for (queries/s)", decimals=2),
-        Column("percentile", "judged percentile"),
-        Column("latency_bound_ms", "bound (ms)"),
-        Column("pairs", "pairs of blocks", detail=2),
+        *_MIX,
         *(column for side in SIDES for column in _mix_columns(f"{side}_ms", side, " (ms)")),
         *_mix_columns("ratio", "together / alone"),
         *(Column(f"kept_bound_{side}", f"kept the bound {side}", stays=True) for side in SIDES),
@@ -357,16 +331,9 @@ class MixReport(Report[MixMeasurement]):
 
     def rows(self, evaluations: Sequence[Evaluation[MixMeasurement]]) -> Iterator[Row]:
         for evaluation in evaluations:
-            mix, options = evaluation.measurement, evaluation.measurement.options
-            of_options = ("arrival", "seed", "rate_qps", "percentile", "latency_bound_ms")
-            row: dict[str, Value] = {
-                **describe(evaluation),
-                **describe_verdict(evaluation, mix.invalid),
-                "name": mix.name,
-                "others": "; ".join(mix.others) or None,
-                **{name: getattr(options, name) for name in of_options},
-                "pairs": len(mix.alone),
-            }
+            mix = evaluation.measurement
+            verdict = describe_verdict(evaluation, mix.invalid)
+            row = {**describe(evaluation), **verdict, **row_of(_MIX, mix)}
             stops = {run.stopped for run in (*mix.alone, *mix.together)} - {""}
             row["stopped"] = "; ".join(sorted(stops)) or None
             for side in SIDES:
@@ -374,10 +341,48 @@ class MixReport(Report[MixMeasurement]):
                 row |= {f"{side}_ms_{key}": of_side[f"latency_ms_{key}"] for key in _RATIOS}
                 row |= {f"{key}_{side}": of_side[key] for key in ("kept_bound", *_COUNTS)}
             ratios: list[float | None] = []
-            for percent in (50.0, options.percentile):
+            for percent in (50.0, mix.options.percentile):
                 found = mix.interference(percent)
                 ratios += (found.ratio, *(found.interval or (None, None))) if found else (None, None, None)
             yield row | dict(zip((f"ratio_{key}" for key in _RATIOS), ratios, strict=True))
+
+
+def _count(outcome: Outcome, of: _Loaded) -> int:
+    return of.run.queries.count(outcome)
+
+
+def _sent(of: _Loaded) -> int:
+    return int(np.count_nonzero(of.run.queries.outcome != Outcome.UNSENT))
+
+
+def _lag_ms(of: _Loaded) -> float | None:
+    lag_ns = of.run.queries.lag_ns
+    return in_ms(percentile(lag_ns, 99) if len(lag_ns) else None)
+
+
+_PROBE: tuple[Column[_Loaded], ...] = (
+    Column("rate_qps", "rate (queries/s)", decimals=2, value="run.rate_qps"),
+    VERDICT_COLUMN,
+    *_SEED,
+    Column("load_s", "load (s)", decimals=1, detail=1, value=lambda of: load_s(of.run)),
+    Column("queries", "queries", value=_sent),
+    *(
+        Column(name, name.replace("_", " "), detail=1, value=partial(_count, outcome))
+        for name, outcome in _WITHOUT_ANSWER.items()
+    ),
+    Column("judged_queries", "judged queries", detail=1, value="summary.queries"),
+    _LATE,
+    Column("latency_ms_p50", "p50 (ms)", value=partial(_percentile_ms, 50.0, "value_ns")),
+    Column("percentile", "percentile", value="options.percentile"),
+    Column("latency_ms_percentile", "at it (ms)", value=partial(_percentile_ms, None, "value_ns")),
+    Column("latency_ms_percentile_low", "low (ms)", value=partial(_percentile_ms, None, "low_ns")),
+    Column("latency_ms_percentile_high", "high (ms)", value=partial(_percentile_ms, None, "high_ns")),
+    Column("latency_ms_p99_9", "p99.9 (ms)", value=partial(_percentile_ms, 99.9, "value_ns")),
+    _BOUND,
+    Column("lag_ms_p99", "lag p99 (ms)", detail=2, value=_lag_ms),
+    _STOPPED,
+    INVALID_COLUMN,
+)
 
 
 class ProbesReport(Report[RateSearchMeasurement]):
@@ -390,55 +395,12 @@ class ProbesReport(Report[RateSearchMeasurement]):
     name = "probes"
     summary = "every probe of a search for the highest rate"
     takes = (RateSearchMeasurement, MixSearchMeasurement)
-    columns = (
-        *NAME_COLUMNS,
-        Column("probe", "probe"),
-        Column("rate_qps", "rate (queries/s)", decimals=2),
-        VERDICT_COLUMN,
-        Column("seed", "seed", detail=2),
-        Column("schedule_checksum", "schedule", detail=3),
-        Column("load_s", "load (s)", decimals=1, detail=1),
-        Column("queries", "queries"),
-        *_outcome_columns(_WITHOUT_ANSWER, detail=1),
-        Column("judged_queries", "judged queries", detail=1),
-        Column("late_share", "late (share)", decimals=4),
-        Column("latency_ms_p50", "p50 (ms)"),
-        Column("percentile", "percentile"),
-        Column("latency_ms_percentile", "at it (ms)"),
-        Column("latency_ms_percentile_low", "low (ms)"),
-        Column("latency_ms_percentile_high", "high (ms)"),
-        Column("latency_ms_p99_9", "p99.9 (ms)"),
-        Column("latency_bound_ms", "bound (ms)"),
-        Column("lag_ms_p99", "lag p99 (ms)", detail=2),
-        Column("stopped", "stopped", wraps=True),
-        INVALID_COLUMN,
-        STABILITY_COLUMN,
-    )
+    columns = (*NAME_COLUMNS, Column("probe", "probe"), *_PROBE, STABILITY_COLUMN)
 
     def rows(self, evaluations: Sequence[Evaluation[RateSearchMeasurement]]) -> Iterator[Row]:
         for evaluation in evaluations:
-            names = describe_names(evaluation)
+            names, options = describe_names(evaluation), evaluation.measurement.options
             for number, run in enumerate(evaluation.measurement.probes):
+                probe = _Loaded(options, run, LoadSummary.of_probe(run, options))
                 verdict = describe_verdict(evaluation, run.invalid)
-                yield {**names, "probe": number, **verdict, **_figures(run, evaluation.measurement.options)}
-
-
-def _figures(run: LoadRun, options: LoadOptions) -> dict[str, Value]:
-    queries, summary = run.queries, LoadSummary.of_probe(run, options)
-    judged, median, tail = (summary.percentile(each) for each in (options.percentile, 50.0, 99.9))
-    lag_ns = queries.lag_ns
-    return {
-        **_of_run(run),
-        "rate_qps": run.rate_qps,
-        "load_s": load_s(run),
-        "queries": int(np.count_nonzero(queries.outcome != Outcome.UNSENT)),
-        **{name: queries.count(outcome) for name, outcome in _WITHOUT_ANSWER.items()},
-        "judged_queries": summary.queries,
-        "late_share": summary.late_fraction,
-        "latency_ms_p50": in_ms(median.value_ns if median else None),
-        "percentile": options.percentile,
-        **_interval("latency_ms_percentile", judged),
-        "latency_ms_p99_9": in_ms(tail.value_ns if tail else None),
-        "latency_bound_ms": options.latency_bound_ms,
-        "lag_ms_p99": in_ms(percentile(lag_ns, 99) if len(lag_ns) else None),
-    }
+                yield {**names, "probe": number, **verdict, **row_of(_PROBE, probe)}
