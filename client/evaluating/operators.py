@@ -35,7 +35,7 @@ from inferometer.evaluators.kinds.operators.request import (
     frameworks_with_operators,
     listed,
 )
-from inferometer.evaluators.reports.base import Column, Row
+from inferometer.evaluators.reports.base import Column, Row, row_of
 from inferometer.manifests.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -180,8 +180,11 @@ def _exit_code(evaluations: list[Evaluation[OperatorMeasurement]]) -> int:
     return _FAILED_ROWS if set(BAD_ROWS) & set(told) else SUCCESS
 
 
-_NAMED = (Column("operator", "operator", stays=True), Column("category", "category", stays=True))
-_SUMMARY = Column("summary", "what it computes", detail=2, wraps=True)
+_NAMED = (
+    Column("operator", "operator", stays=True, value="name"),
+    Column("category", "category", stays=True, value="category.value"),
+)
+_SUMMARY = Column("summary", "what it computes", detail=2, wraps=True, value="summary")
 _UNCOVERED = (Column("framework_name", "framework"), Column("operator", "operator"))
 
 
@@ -197,27 +200,17 @@ def print_operators(
     groups = tuple(listed(categories))
     shown = chosen_operators(() if groups else operators(), groups)
     found = _coverages(invocation, frameworks, shown)
-    columns = (*_NAMED, *(Column(_key(each), each.framework, wraps=True) for each in found), _SUMMARY)
-    rows: list[Row] = [
-        {
-            "operator": each.name,
-            "category": each.category.value,
-            **{_key(coverage): _forms(coverage, each.name) for coverage in found},
-            "summary": each.summary,
-        }
-        for each in shown
-    ]
-    print_rows(columns, rows, **printing)
+    columns = (*_NAMED, *map(_coverage_column, found), _SUMMARY)
+    print_rows(columns, [row_of(columns, each) for each in shown], **printing)
 
 
-def _key(coverage: Coverage) -> str:
-    return coverage.framework.lower()
+def _coverage_column(coverage: Coverage) -> Column[Operator]:
+    """Returns the column with the forms of each operator, or the reason why there are none."""
 
+    def forms(of: Operator) -> str:
+        return ", ".join(coverage.forms.get(of.name, ())) or f"no: {coverage.reasons[of.name]}"
 
-def _forms(coverage: Coverage, name: str) -> str:
-    """Returns the forms of an operator, or the reason why there are none."""
-    forms = coverage.forms.get(name, ())
-    return ", ".join(forms) if forms else f"no: {coverage.reasons[name]}"
+    return Column(coverage.framework.lower(), coverage.framework, wraps=True, value=forms)
 
 
 def print_uncovered(

@@ -25,7 +25,7 @@ from inferometer.evaluators.evaluation import Evaluation, Status, processes_of
 from inferometer.evaluators.kinds.kind import Kind
 from inferometer.evaluators.kinds.load.measurement import Method, RateAnswer
 from inferometer.evaluators.kinds.registry import kind_of
-from inferometer.evaluators.reports.base import Column, Row
+from inferometer.evaluators.reports.base import Column, Row, row_of
 from inferometer.evaluators.statistics import Z_95, t_quantile_95
 from inferometer.evaluators.tasks.metric import Accuracy, TaskResult
 from inferometer.evaluators.verdict import (
@@ -434,15 +434,15 @@ def _missing(figure: str, a: Side, there: Sequence[str]) -> str:
 
 
 COLUMNS = (
-    Column("figure", "figure"),
+    Column("figure", "figure", value="figure"),
     Column("unit", "unit"),
     Column("a", "A"),
     Column("b", "B"),
     Column("ratio", "B / A", decimals=4),
-    Column("ratio_low", "low", decimals=4),
-    Column("ratio_high", "high", decimals=4),
-    Column("threshold", "threshold", decimals=4, detail=1),
-    Column("verdict", "verdict"),
+    Column("ratio_low", "low", decimals=4, value="low"),
+    Column("ratio_high", "high", decimals=4, value="high"),
+    Column("threshold", "threshold", decimals=4, detail=1, value="threshold"),
+    Column("verdict", "verdict", value="verdict.value"),
 )
 """``a`` and ``b`` are in the row's ``unit``; ``ratio_low`` to ``ratio_high`` is the ratio's 95 % interval."""
 _NS_PER_MS = 1_000_000
@@ -462,13 +462,9 @@ def rows_of(ratios: Sequence[Ratio], counted: str) -> Iterator[Row]:
         scale = _NS_PER_MS if latency else 1
         unit = "ms" if latency else f"{counted}/s" if ratio.figure == THROUGHPUT else _UNITS[ratio.figure]
         yield {
-            "figure": ratio.figure,
+            **row_of(COLUMNS, ratio),
             "unit": unit,
             "a": ratio.a / scale if carried else None,
             "b": ratio.b / scale if carried else None,
             "ratio": ratio.value if carried else None,
-            "ratio_low": ratio.low,
-            "ratio_high": ratio.high,
-            "threshold": ratio.threshold,
-            "verdict": ratio.verdict.value,
         }

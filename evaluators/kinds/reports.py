@@ -69,14 +69,10 @@ class OverviewReport(Report[Measurement]):
         for evaluation in evaluations:
             measurement, kind = evaluation.measurement, kind_of(evaluation)
             yield {
+                **dict.fromkeys(column.key for column in self.columns),
                 **describe(evaluation),
                 **describe_names(evaluation),
                 "kind": kind.title,
-                "latency_ms_p50": None,
-                "rate_per_s": None,
-                "top1_accuracy": None,
-                "score_name": None,
-                "score": None,
                 **kind.overview(measurement),
                 **describe_verdict(evaluation, kind.invalid(measurement)),
             }

@@ -14,7 +14,7 @@ from inferometer.agent.artifacts.files import ArtifactCache
 from inferometer.evaluators.datasets.base import Dataset, DatasetIdentity, Subset
 from inferometer.evaluators.jobs.job import DatasetChoice, Progress
 from inferometer.evaluators.jobs.request import ScoreOptions
-from inferometer.evaluators.reports.base import Column, Row, end_values
+from inferometer.evaluators.reports.base import Column, Row, row_of
 from inferometer.evaluators.scoring import prediction_files
 from inferometer.evaluators.scoring.prediction_files import PredictionFile
 from inferometer.evaluators.tasks.metric import METRICS, ScoringFailure, TaskMetric, TaskResult
@@ -204,10 +204,10 @@ def _manifest(task: str, labels: Sequence[str], parameters: Mapping[str, Any]) -
 
 COLUMNS = (
     Column("task", "task"),
-    Column("score_name", "score"),
-    Column("score", "value", decimals=4, stays=True),
-    Column("score_low", "low", decimals=4, stays=True),
-    Column("score_high", "high", decimals=4, stays=True),
+    Column("score_name", "score", value="name"),
+    Column("score", "value", decimals=4, stays=True, value="value"),
+    Column("score_low", "low", decimals=4, stays=True, value="interval.0"),
+    Column("score_high", "high", decimals=4, stays=True, value="interval.1"),
     Column("score_unit", "unit"),
     Column("evaluated_inputs", "evaluated inputs"),
     Column("failed_inputs", "failed inputs"),
@@ -222,9 +222,7 @@ def rows_of(result: TaskResult, failed: int, dataset: str) -> Iterator[Row]:
     for score in result.scores:
         yield {
             "task": result.task,
-            "score_name": score.name,
-            "score": score.value,
-            **end_values("score", score.interval),
+            **row_of(COLUMNS, score),
             "score_unit": score.unit or None,
             "evaluated_inputs": result.samples,
             "failed_inputs": failed,

@@ -28,6 +28,7 @@ from inferometer.evaluators.reports.base import (
     end_columns,
     end_values,
     evaluation_columns,
+    read,
     row_of,
     time_columns,
 )
@@ -101,14 +102,15 @@ class DurationReport(Report[BatchMeasurement]):
 
 
 CLASSIFICATION = "classification"
+_FIRST = "measurement.task_result.first"
 _TOP1 = (
-    Column("top1_accuracy", "top-1 (share)", decimals=4, stays=True),
-    Column("top5_accuracy", "top-5 (share)", decimals=4, stays=True),
+    Column("top1_accuracy", "top-1 (share)", 4, stays=True, value="measurement.accuracy.top1_share"),
+    Column("top5_accuracy", "top-5 (share)", 4, stays=True, value="measurement.accuracy.top5_share"),
 )
-_COUNTS = (
-    Column("evaluated_inputs", "evaluated inputs"),
-    Column("failed_inputs", "failed inputs"),
-    Column("dataset_name", "dataset"),
+_COUNTS: tuple[Column[Evaluation[BatchMeasurement]], ...] = (
+    Column("evaluated_inputs", "evaluated inputs", value=lambda of: _counted(of.measurement)),
+    Column("failed_inputs", "failed inputs", value=lambda of: len(of.measurement.failures)),
+    Column("dataset_name", "dataset", value="dataset.name"),
 )
 _ENDS = (STATUS_COLUMN, CONDITIONS_COLUMN)
 _OF_CLASSES = (
@@ -116,15 +118,26 @@ _OF_CLASSES = (
     *end_columns("top5_accuracy", "top-5", decimals=4),
     Column("calibration_error", "calibration error", decimals=4, detail=2),
 )
-_OF_ANY_TASK = (
-    Column("task", "task", detail=3),
-    Column("definition", "definition", detail=3),
-    Column("score_name", "score name", detail=3),
-    Column("score", "score", decimals=4, detail=3),
-    *end_columns("score", "", decimals=4),
-    Column("score_unit", "unit", detail=3),
-    Column("other_scores", "other scores", detail=3),
+_OF_ANY_TASK: tuple[Column[Evaluation[BatchMeasurement]], ...] = (
+    Column("task", "task", detail=3, value="system.manifest.output.type"),
+    Column("definition", "definition", detail=3, value="measurement.task_result.definition"),
+    Column("score_name", "score name", detail=3, value=f"{_FIRST}.name"),
+    Column("score", "score", decimals=4, detail=3, value=f"{_FIRST}.value"),
+    *end_columns("score", "", f"{_FIRST}.interval", decimals=4),
+    Column("score_unit", "unit", detail=3, value=lambda of: read(of, f"{_FIRST}.unit") or None),
+    Column("other_scores", "other scores", detail=3, value=lambda of: _others(of.measurement.task_result)),
 )
+
+
+def _counted(measured: BatchMeasurement) -> int:
+    accuracy, result = measured.accuracy, measured.task_result
+    return accuracy.evaluated if accuracy else result.samples if result else 0
+
+
+def _others(result: TaskResult | None) -> str | None:
+    """Returns the known scores but the first as ``name=value``, where blanks in names become ``_``."""
+    known = [each for each in (result.scores if result else ()) if each.value is not None]
+    return " ".join(f"{each.name.replace(' ', '_')}={each.value!r}" for each in known[1:]) or None
 
 
 class AccuracyReport(Report[BatchMeasurement]):
@@ -144,7 +157,7 @@ class AccuracyReport(Report[BatchMeasurement]):
 
     def rows(self, evaluations: Sequence[Evaluation[BatchMeasurement]]) -> Iterator[Row]:
         for evaluation in evaluations:
-            yield {**_described(evaluation), **_class_values(evaluation), **_task_values(evaluation)}
+            yield {**row_of(self.columns, evaluation), **_class_values(evaluation)}
 
     def tables(self, evaluations: Sequence[Evaluation[BatchMeasurement]]) -> Sequence[Table]:
         of_task: dict[str, list[Evaluation[BatchMeasurement]]] = {}
@@ -214,25 +227,11 @@ def _table_of(evaluation: Evaluation[BatchMeasurement]) -> str:
     return CLASSIFICATION if result is None else result.task
 
 
-def _described(evaluation: Evaluation[BatchMeasurement]) -> dict[str, Value]:
-    measured = evaluation.measurement
-    accuracy, result = measured.accuracy, measured.task_result
-    counted = accuracy.evaluated if accuracy else result.samples if result else 0
-    return {
-        **describe(evaluation),
-        "evaluated_inputs": counted,
-        "failed_inputs": len(measured.failures),
-        "dataset_name": evaluation.dataset.name,
-    }
-
-
 def _class_values(evaluation: Evaluation[BatchMeasurement]) -> dict[str, Value]:
-    """Returns the values of ``_TOP1`` and ``_OF_CLASSES``."""
-    accuracy, result = evaluation.measurement.accuracy, evaluation.measurement.task_result
+    """Returns the values of ``_OF_CLASSES``."""
+    result = evaluation.measurement.task_result
     classes = result if result is not None and result.task == CLASSIFICATION else None
     return {
-        "top1_accuracy": accuracy.top1_share if accuracy else None,
-        "top5_accuracy": accuracy.top5_share if accuracy else None,
         **end_values("top1_accuracy", _interval(classes, "top-1")),
         **end_values("top5_accuracy", _interval(classes, "top-5")),
         "calibration_error": classes.score("ECE") if classes else None,
@@ -242,27 +241,6 @@ def _class_values(evaluation: Evaluation[BatchMeasurement]) -> dict[str, Value]:
 def _interval(result: TaskResult | None, name: str) -> ScoreInterval | None:
     scores = result.scores if result else ()
     return next((each.interval for each in scores if each.name == name), None)
-
-
-def _task_values(evaluation: Evaluation[BatchMeasurement]) -> dict[str, Value]:
-    """Returns the values of ``_OF_ANY_TASK``."""
-    result = evaluation.measurement.task_result
-    first = result.first if result else None
-    others = [each for each in (result.scores if result else ()) if each is not first]
-    return {
-        "task": evaluation.system.manifest.output.type,
-        "definition": result.definition if result else None,
-        "score_name": first.name if first else None,
-        "score": first.value if first else None,
-        **end_values("score", first.interval if first else None),
-        "score_unit": (first.unit or None) if first else None,
-        "other_scores": " ".join(map(_pair, (e for e in others if e.value is not None))) or None,
-    }
-
-
-def _pair(score: Score) -> str:
-    """Returns ``name=value``. Blanks in the name become ``_``, because pairs are separated by blanks."""
-    return f"{score.name.replace(' ', '_')}={score.value!r}"
 
 
 def _class_table(report: AccuracyReport, evaluations: Sequence[Evaluation[BatchMeasurement]]) -> Table:
@@ -279,7 +257,7 @@ def _score_table(task: str, evaluations: Sequence[Evaluation[BatchMeasurement]])
             scores[score.name] = score
     columns = [column for score in scores.values() for column in _score_columns(score)]
     rows = [
-        _described(evaluation) | _score_values(result, scores)
+        row_of((*EVALUATION_COLUMNS, *_COUNTS, *_ENDS), evaluation) | _score_values(result, scores)
         for evaluation, result in zip(evaluations, results, strict=True)
     ]
     return Table(task, (*EVALUATION_COLUMNS, *columns, *_COUNTS, *_ENDS), iter(rows))

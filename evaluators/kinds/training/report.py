@@ -23,7 +23,6 @@ from inferometer.evaluators.reports.base import (
     describe,
     end_columns,
     evaluation_columns,
-    in_ms,
     in_us,
     ms,
     row_of,
@@ -36,13 +35,15 @@ _PARTS = ("wait", "copy", "compute")
 _SAMPLED = ("forward", "backward", "communicate", "update")
 
 
+def _communication(of: Summarized[TrainingMeasurement, TrainingSummary]) -> str | None:
+    return of.measured.options.communication or None
+
+
 _TRAINING: tuple[Column[Summarized[TrainingMeasurement, TrainingSummary]], ...] = (
     Column("ranks", "ranks", detail=1, value="measured.options.ranks"),
     Column("devices", "devices", detail=1, value=lambda of: devices_of(of.evaluation)),
     Column("effective_batch", "effective batch", detail=1, value="measured.options.effective_batch"),
-    Column(
-        "communication", "gradients by", detail=2, value=lambda of: of.measured.options.communication or None
-    ),
+    Column("communication", "gradients by", detail=2, value=_communication),
     *time_columns("step_ms", "step", "summary", _FIGURES, _WITH_INTERVAL),
     Column("throughput_samples_per_s", "throughput (samples/s)", 1, value="summary.throughput_samples_per_s"),
     *end_columns("throughput_samples_per_s", "throughput", "summary.throughput_interval", decimals=1),
@@ -241,6 +242,20 @@ def _accuracy_rows(measured: TrainingMeasurement) -> Iterator[tuple[str, str]]:
 _Trainings: TypeAlias = Sequence[Evaluation[TrainingMeasurement]]
 
 
+_SCALING: tuple[Column[Summarized[TrainingMeasurement, TrainingSummary]], ...] = (
+    Column("devices", "devices", stays=True, value=lambda of: devices_of(of.evaluation)),
+    Column("effective_batch", "effective batch", stays=True, value="measured.options.effective_batch"),
+    Column("step_ms_mean", "step mean (ms)", value=ms("summary.mean_ns")),
+    Column("throughput_samples_per_s", "throughput (samples/s)", 1, value="summary.throughput_samples_per_s"),
+    Column("speedup", "speed-up", decimals=2),
+    Column("efficiency_percent", "efficiency (%)", decimals=2, stays=True),
+    Column("uncapped_efficiency_percent", "efficiency, uncapped (%)", decimals=4, detail=3),
+    Column("communicate_ms", "communicate (ms)", detail=1, value=ms("summary.communicate_ns")),
+    Column("communicate_percent", "communicate (%)", decimals=1, detail=1),
+    Column("communication", "gradients by", detail=2, value=_communication),
+)
+
+
 class _ScalingReport(Report[TrainingMeasurement]):
     """One row for each training of a group that ran on different numbers of devices.
 
@@ -253,18 +268,7 @@ class _ScalingReport(Report[TrainingMeasurement]):
     """Whether the devices share the effective batch; otherwise each of them keeps its batch size."""
     takes = (TrainingMeasurement,)
     undisturbed = True
-    columns = evaluation_columns(
-        Column("devices", "devices", stays=True),
-        Column("effective_batch", "effective batch", stays=True),
-        Column("step_ms_mean", "step mean (ms)"),
-        Column("throughput_samples_per_s", "throughput (samples/s)", decimals=1),
-        Column("speedup", "speed-up", decimals=2),
-        Column("efficiency_percent", "efficiency (%)", decimals=2, stays=True),
-        Column("uncapped_efficiency_percent", "efficiency, uncapped (%)", decimals=4, detail=3),
-        Column("communicate_ms", "communicate (ms)", detail=1),
-        Column("communicate_percent", "communicate (%)", decimals=1, detail=1),
-        Column("communication", "gradients by", detail=2),
-    )
+    columns = evaluation_columns(*_SCALING)
 
     def rows(self, evaluations: _Trainings) -> Iterator[Row]:
         """Yields a row for each evaluation of each group, sorted by the number of devices."""
@@ -283,23 +287,18 @@ class _ScalingReport(Report[TrainingMeasurement]):
             yield from (self._row(each, base_ns, first) for each in ordered)
 
     def _row(self, evaluation: Evaluation[TrainingMeasurement], base_ns: float, first: int) -> Row:
-        measured, summary = evaluation.measurement, TrainingSummary.of(evaluation.measurement)
+        summary = TrainingSummary.of(evaluation.measurement)
         faster, more = base_ns / _mean_ns(evaluation), devices_of(evaluation) / first
         speedup = faster if self.shares_batch else faster * more
         efficiency_percent = 100 * speedup / more
         communicate, whole = summary.communicate_ns, summary.mean_ns
         return {
             **describe(evaluation),
-            "devices": devices_of(evaluation),
-            "effective_batch": measured.options.effective_batch,
-            "step_ms_mean": in_ms(whole),
-            "throughput_samples_per_s": summary.throughput_samples_per_s,
+            **row_of(_SCALING, Summarized(evaluation, summary)),
             "speedup": speedup,
             "efficiency_percent": cut_percent(efficiency_percent),
             "uncapped_efficiency_percent": efficiency_percent,
-            "communicate_ms": in_ms(communicate),
             "communicate_percent": 100 * communicate / whole if communicate is not None and whole else None,
-            "communication": measured.options.communication or None,
         }
 
 
