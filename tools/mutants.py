@@ -156,8 +156,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a column of a report has another figure",
         "evaluators/kinds/ingestion/kind.py",
-        '"bytes_per_s": summary.bytes_per_s,',
-        '"bytes_per_s": summary.batches_per_s,',
+        'value="summary.bytes_per_s"',
+        'value="summary.batches_per_s"',
         ("tests/reports/test_ingestion_report.py",),
     ),
     Mutant(
