@@ -60,8 +60,6 @@ _MOST_POINTS, _MOST_CHUNKS = 500, 5_000
 _ROWS = 5_000
 _SHOWN = ("id", "created_at", "model_name", "framework_name")
 _OUTCOMES = ("answered", "failed", "timed_out", "waiting")
-
-
 _Summarized: TypeAlias = Summarized[GenerationMeasurement, GenerationSummary]
 
 
