@@ -512,7 +512,6 @@ def compare(
     """
     job.check_one_threshold(noise is not None, threshold)
     wanted = figures if figures is None or isinstance(figures, str) else ",".join(figures)
-    parsed = None if wanted is None else parse_figures(wanted)
     notes: list[str] = []
     request = job.ComparisonRequest(
         a=_side("A", a, notes),
@@ -520,7 +519,7 @@ def compare(
         noise=None if noise is None else _side("noise", noise, notes),
         threshold=threshold,
         accuracy_threshold=accuracy_threshold,
-        figures=parsed,
+        figures=None if wanted is None else parse_figures(wanted),
     )
     return Comparison(request, job.compare(request), notes)
 

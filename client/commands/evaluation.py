@@ -340,8 +340,9 @@ def _heaviest(rows: Iterable[Row], count: int) -> Iterator[Row]:
 @option(
     "--figures",
     metavar="NAMES",
-    help="Figures to compare, separated by commas: p50 and other percentiles, throughput, max_qps, top1.  "
-    "[default: p50,p90,p99,throughput and top1; of searches max_qps]",
+    help="Figures to compare, separated by commas: p50 and other percentiles, throughput, max_qps, top1; of "
+    "generation ttft_p50, tpot_p50, e2e_p50 and others, tokens, throughput, goodput.  [default: p50,p90,p99,"
+    "throughput and top1; of generation two percentiles of each time, and rates; of searches max_qps]",
 )
 @boolean("--fail_on_undecided", help="Exit with 1 also if a figure is undecided.")
 @output_options

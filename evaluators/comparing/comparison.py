@@ -10,17 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
 
-from inferometer.evaluators.comparing.conditions import (
-    OF_THE_FRAMEWORK,
-    SAMPLES,
-    differences,
-    is_of_the_machine,
-)
+from inferometer.evaluators.comparing.conditions import SAMPLES, differences, is_of_the_machine
 from inferometer.evaluators.evaluation import Evaluation, Status, processes_of
 from inferometer.evaluators.kinds.kind import Kind
 from inferometer.evaluators.kinds.load.measurement import Method, RateAnswer
@@ -29,9 +24,9 @@ from inferometer.evaluators.reports.base import Column, Row, row_of
 from inferometer.evaluators.statistics import Z_95, t_quantile_95
 from inferometer.evaluators.tasks.metric import Accuracy, TaskResult
 from inferometer.evaluators.verdict import (
-    FIGURES,
     MAX_QPS,
     THROUGHPUT,
+    TOKENS,
     TOP1,
     Ratio,
     RunTimes,
@@ -40,6 +35,7 @@ from inferometer.evaluators.verdict import (
     listed,
     noise,
     percent_of,
+    time_of,
 )
 from inferometer.manifests.errors import ConfigurationError
 
@@ -73,9 +69,7 @@ class Side:
         first, *others = self.evaluations
         for other in others:
             for name, one, another in differences(first, other):
-                of_framework = name == "framework" or name.startswith(OF_THE_FRAMEWORK)
-                may_mix = self.kind.mixes_frameworks and of_framework
-                if not is_of_the_machine(name) and not may_mix:
+                if not is_of_the_machine(name) and not name.startswith(self.kind.mixes):
                     raise ConfigurationError(
                         f"{self.name} mixes evaluations with {name} {one} and {another}, such as {first.id} "
                         f"and {other.id}; all evaluations of one side must be alike"
@@ -107,13 +101,13 @@ class Side:
         """The number of processes in which the model ran, as far as known; see ``processes_of``."""
         return processes_of(self.evaluations)
 
-    @property
-    def answers(self) -> Sequence[RateAnswer]:
-        """The answers of its searches."""
-        return [answer for answer in map(self.kind.answer, self.measurements) if answer is not None]
+    def rates(self, figure: str) -> Sequence[RateAnswer]:
+        """Returns its rates of a figure; the answer that the bounds of one search share counts once."""
+        found = ((e.group_id or e.id, self.kind.rates(e.measurement).get(figure)) for e in self.evaluations)
+        return [rate for _, rate in dict.fromkeys(found) if rate is not None]
 
-    def run_times(self) -> Sequence[RunTimes]:
-        """Returns the times of each run: of its full batches, or of its queries after the empty start.
+    def run_times(self, name: str) -> Sequence[RunTimes]:
+        """Returns a time of each run: of its full batches, or of its queries after the empty start.
 
         Raises:
             ConfigurationError: A run has no times.
@@ -121,7 +115,7 @@ class Side:
         times = []
         for evaluation in self.evaluations:
             try:
-                times.append(self.kind.run_times(evaluation))
+                times.append(self.kind.named_times(evaluation, name))
             except ValueError as error:
                 raise ConfigurationError(f"{self.name}: evaluation {evaluation.id} has no {error}") from error
         return times
@@ -150,14 +144,16 @@ class Side:
                 )
 
     def differing(self, other: Side) -> Iterator[tuple[str, str, str]]:
-        """Yields the distinct differences from another side: the condition, and its value on each side."""
-        pairs = ((one, two) for one in self.evaluations for two in other.evaluations)
-        yield from dict.fromkeys(found for one, two in pairs for found in differences(one, two))
+        """Yields the differences from another side: the condition, and its distinct values on each side.
 
-    def same_inputs(self, other: Side) -> bool:
-        """Returns whether both sides cover the same inputs."""
-        names = {name for name, *_ in differences(self.evaluations[0], other.evaluations[0])}
-        return not names & {"dataset", SAMPLES, "inputs"}
+        A condition that has the same values on both sides, such as the seeds of several runs, is none.
+        """
+        pairs = product(self.evaluations, other.evaluations)
+        found = list(dict.fromkeys(each for one, two in pairs for each in differences(one, two)))
+        for name in dict.fromkeys(name for name, *_ in found):
+            left, right = (dict.fromkeys(each[at] for each in found if each[0] == name) for at in (1, 2))
+            if left.keys() != right.keys():
+                yield name, ", ".join(left), ", ".join(right)
 
 
 def _unfit(evaluation: Evaluation) -> str:
@@ -169,8 +165,10 @@ def _unfit(evaluation: Evaluation) -> str:
     return kind_of(evaluation).unfit(evaluation.measurement)
 
 
-def compare_rates(a: Sequence[RateAnswer], b: Sequence[RateAnswer], *, threshold: float) -> Ratio:
-    """Compares the answers of B's searches with those of A's, on a logarithmic scale.
+def compare_rates(
+    a: Sequence[RateAnswer], b: Sequence[RateAnswer], *, threshold: float, figure: str = MAX_QPS
+) -> Ratio:
+    """Compares the answers of B's searches, or rates of its runs, with those of A, on a logarithmic scale.
 
     A side's rate is the geometric mean of its answers. The error of one answer comes from its own interval,
     whose two halves may differ; the halves of the two sides are added in quadrature (Zou and Donner,
@@ -180,12 +178,14 @@ def compare_rates(a: Sequence[RateAnswer], b: Sequence[RateAnswer], *, threshold
     than any one of them, and they are less exact on a machine whose speed changes.
 
     The answer "none" is a rate of 0. The answer "at least" has no upper end, and an answer "below" has no
-    lower end and no value; the ratio lacks the corresponding ends.
+    lower end and no value; the ratio lacks the corresponding ends. A rate with neither end has an unknown
+    error; then, only the spread of several answers gives an interval.
 
     Args:
         a: The answers of A, at least one.
         b: The answers of B, at least one.
         threshold: The fraction by which the rate may differ; 0.05 is 5 %.
+        figure: The rate.
 
     Raises:
         ValueError: A side has no answer.
@@ -194,7 +194,7 @@ def compare_rates(a: Sequence[RateAnswer], b: Sequence[RateAnswer], *, threshold
         raise ValueError("each side needs at least one answer")
     of_a, of_b = _Rates.of(a), _Rates.of(b)
     pair = math.exp(of_a.log), math.exp(of_b.log)
-    return Ratio.judged(MAX_QPS, pair, _value(of_a, of_b), _interval(of_a, of_b), threshold)
+    return Ratio.judged(figure, pair, _value(of_a, of_b), _interval(of_a, of_b), threshold)
 
 
 def noise_of_rates(answers: Sequence[RateAnswer]) -> float:
@@ -253,6 +253,8 @@ def _ends(answer: RateAnswer) -> tuple[float, float, float]:
     if answer.method == Method.NONE.value:
         return -math.inf, -math.inf, -math.inf
     value = math.nan if answer.rate_qps is None else _log(answer.rate_qps)
+    if answer.low_qps is answer.high_qps is None and value > -math.inf:
+        return math.nan, value, math.nan
     low = -math.inf if answer.low_qps is None else _log(answer.low_qps)
     high = math.inf if answer.high_qps is None else _log(answer.high_qps)
     return low, value, high
@@ -279,8 +281,10 @@ def _interval(a: _Rates, b: _Rates) -> tuple[float | None, float | None]:
         low, high = b.low - a.high, b.high - a.low
     else:
         between = _between(a.logs, b.logs)
-        low = difference - max(math.hypot(b.below, a.above), between)
-        high = difference + max(math.hypot(b.above, a.below), between)
+        if not between and math.isnan(b.below + a.above):
+            return None, None
+        low = difference - max(between, math.hypot(b.below, a.above))
+        high = difference + max(between, math.hypot(b.above, a.below))
     return math.exp(low), math.exp(high)
 
 
@@ -347,28 +351,27 @@ def chosen_figures(a: Side, b: Side, wanted: Sequence[str] | None) -> tuple[str,
         ConfigurationError: The sides cannot be compared, or lack a wanted figure.
     """
     a.check_comparable(b)
-    there = a.kind.figures((*a.measurements, *b.measurements))
-    if not (a.accuracies and b.accuracies and a.same_inputs(b)):
+    there = every = a.kind.figures(a.measurements, b.measurements)
+    other_inputs = {"dataset", SAMPLES, "inputs"}.intersection(name for name, *_ in a.differing(b))
+    if other_inputs or not (a.accuracies and b.accuracies):
         there = tuple(figure for figure in there if figure != TOP1)
     figures = there if wanted is None else tuple(wanted)
+    times = {time_of(figure) for figure in there if percent_of(figure) is not None}
     for figure in figures:
-        of_times = figure not in (MAX_QPS, TOP1)
-        any_percentile = there[: len(FIGURES)] == FIGURES
-        if figure not in there and not (of_times and any_percentile):
-            raise ConfigurationError(_missing(figure, a, there))
-        if of_times:
-            for side in (a, b):
-                _check_undisturbed(side)
+        if figure not in there and (percent_of(figure) is None or time_of(figure) not in times):
+            raise ConfigurationError(_missing(figure, there, every))
+    _check_undisturbed(figures, a, b)
     return figures
 
 
-def _check_undisturbed(side: Side) -> None:
-    if profiled := next((each for each in side.evaluations if each.profiled), None):
-        raise ConfigurationError(
-            f"{side.name}: evaluation {profiled.id} ran under a profiler "
-            f"({profiled.trace_level.name}), which slows the model down; "
-            "evaluate with --trace_level=MODEL_TRACE or less"
-        )
+def _check_undisturbed(figures: Sequence[str], *sides: Side) -> None:
+    """Raises ConfigurationError if a profiler slowed a run down, which changes all figures but top-1."""
+    for side, each in ((one, each) for one in sides for each in one.evaluations):
+        if each.profiled and set(figures) - {TOP1}:
+            raise ConfigurationError(
+                f"{side.name}: evaluation {each.id} ran under a profiler ({each.trace_level.name}), "
+                "which slows the model down; evaluate with --trace_level=MODEL_TRACE or less"
+            )
 
 
 def measured_thresholds(runs: Side, figures: Sequence[str]) -> dict[str, float]:
@@ -379,21 +382,17 @@ def measured_thresholds(runs: Side, figures: Sequence[str]) -> dict[str, float]:
     Raises:
         ConfigurationError: There are fewer than two runs, or a profiler slowed one down.
     """
-    if len(runs.evaluations) < 2:
+    rates = {figure: answers for figure in figures if (answers := runs.rates(figure))}
+    if min(map(len, (runs.evaluations, *rates.values()))) < 2:
         raise ConfigurationError(
-            f"{runs.name} holds 1 evaluation; give at least two of the same system, or --threshold"
+            f"{runs.name} holds 1 run; give at least two of the same system, or --threshold"
         )
-    if MAX_QPS in figures:
-        return {MAX_QPS: _usable(noise_of_rates(runs.answers))}
-    of_times = [figure for figure in figures if figure != TOP1]
-    if not of_times:
-        return {}
-    _check_undisturbed(runs)
-    return {figure: _usable(found) for figure, found in noise(runs.run_times(), of_times).items()}
-
-
-def _usable(threshold: float) -> float:
-    return threshold if threshold <= _MOST_NOISE else math.inf
+    _check_undisturbed(figures, runs)
+    found = {figure: noise_of_rates(answers) for figure, answers in rates.items()}
+    of_times = [figure for figure in figures if figure not in {*found, TOP1}]
+    for name in dict.fromkeys(map(time_of, of_times)):
+        found |= noise(runs.run_times(name), [each for each in of_times if time_of(each) == name])
+    return {figure: most if most <= _MOST_NOISE else math.inf for figure, most in found.items()}
 
 
 def compare_sides(
@@ -407,29 +406,31 @@ def compare_sides(
         figures: The figures, in order.
         thresholds: The fraction by which each figure may differ, by the figure's name.
     """
-    of_times = [figure for figure in figures if figure not in (MAX_QPS, TOP1)]
     found: dict[str, Ratio] = {}
-    if of_times:
-        runs = a.run_times(), b.run_times()
-        ratios = compare(*runs, thresholds=thresholds, seed=_SEED, figures=of_times)
-        found = {ratio.figure: ratio for ratio in ratios}
-    if MAX_QPS in figures:
-        found[MAX_QPS] = compare_rates(a.answers, b.answers, threshold=thresholds[MAX_QPS])
+    for figure, threshold in thresholds.items():
+        if rates := a.rates(figure):
+            found[figure] = compare_rates(rates, b.rates(figure), threshold=threshold, figure=figure)
+    of_times = [figure for figure in figures if figure not in {*found, TOP1}]
+    for name in dict.fromkeys(map(time_of, of_times)):
+        of_one = [figure for figure in of_times if time_of(figure) == name]
+        runs = a.run_times(name), b.run_times(name)
+        ratios = compare(*runs, thresholds=thresholds, seed=_SEED, figures=of_one)
+        found |= {ratio.figure: ratio for ratio in ratios}
     if TOP1 in figures:
         found[TOP1] = compare_top1(a.accuracies, b.accuracies, threshold=thresholds[TOP1])
     return tuple(found[figure] for figure in figures)
 
 
-def _missing(figure: str, a: Side, there: Sequence[str]) -> str:
-    """Returns the reason why a figure is missing, and the figures that are available."""
+def _missing(figure: str, there: Sequence[str], every: Sequence[str]) -> str:
+    """Returns why a figure is missing, and which are ``there``; ``every`` has those for other inputs too."""
     if there == (MAX_QPS,):
         return f"{figure} is not a figure of searches for the highest rate; they have only {MAX_QPS}"
-    if figure == TOP1 and TOP1 in a.kind.figures(a.measurements):
+    if figure == TOP1 and TOP1 in every:
         return f"{figure} requires that both sides counted right answers over the same inputs; leave it out"
     if there == (THROUGHPUT,):
         reason = "all were due at once, so that latencies follow from how many there were"
         return f"{figure} is not a figure of these queries: {reason}; they have only {THROUGHPUT}"
-    has = listed((*FIGURES, *(each for each in there if each not in FIGURES), "other percentiles"))
+    has = listed((*there, "other percentiles"))
     return f"{figure} is not a figure of these evaluations; they have {has}"
 
 
@@ -446,7 +447,7 @@ COLUMNS = (
 )
 """``a`` and ``b`` are in the row's ``unit``; ``ratio_low`` to ``ratio_high`` is the ratio's 95 % interval."""
 _NS_PER_MS = 1_000_000
-_UNITS = {MAX_QPS: "queries/s", TOP1: "share"}
+_UNITS = {TOKENS: "tokens/s", TOP1: "share"}
 
 
 def rows_of(ratios: Sequence[Ratio], counted: str) -> Iterator[Row]:
@@ -454,13 +455,13 @@ def rows_of(ratios: Sequence[Ratio], counted: str) -> Iterator[Row]:
 
     Args:
         ratios: The figures.
-        counted: The unit in which throughput is counted, such as ``inputs``.
+        counted: The unit in which rates are counted, such as ``inputs``.
     """
     for ratio in ratios:
         latency = percent_of(ratio.figure) is not None
         carried = not latency or ratio.low is not None or not math.isfinite(ratio.value)
         scale = _NS_PER_MS if latency else 1
-        unit = "ms" if latency else f"{counted}/s" if ratio.figure == THROUGHPUT else _UNITS[ratio.figure]
+        unit = "ms" if latency else _UNITS.get(ratio.figure, f"{counted}/s")
         yield {
             **row_of(COLUMNS, ratio),
             "unit": unit,

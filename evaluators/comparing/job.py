@@ -201,7 +201,8 @@ def _notes(request: ComparisonRequest, figures: Sequence[str]) -> Iterator[str]:
     yield from (f"warning: {line}" for side in (a, b) for line in conditions_warnings(side))
     if noise is None and set(figures) != {TOP1}:
         single = [side.name for side in (a, b) if side.processes == 1]
-        yield from single_processes(single, "(predict --repeat=4), or --noise")
+        how = "predict --repeat=4" if a.kind.request is None else "a process each"
+        yield from single_processes(single, f"({how}), or --noise")
 
 
 def single_processes(names: Sequence[str], remedy: str) -> Iterator[str]:

@@ -193,14 +193,12 @@ class Kind(Generic[M]):
     """Further reports that the page shows as tables."""
     comparable: ClassVar[bool] = False
     """Whether every measurement can be compared; see ``unfit``."""
-    lacks: ClassVar[str] = "times"
-    """What an evaluation lacks for ``run_times``, unless it is overridden."""
     keeps_interrupted: ClassVar[bool] = True
     """Whether the measurements made before a stop are worth keeping."""
     has_predictions: ClassVar[bool] = False
     """Whether the measurement may contain the prediction for each input."""
-    mixes_frameworks: ClassVar[bool] = False
-    """Whether one side of a comparison may contain evaluations with different frameworks."""
+    mixes: ClassVar[tuple[str, ...]] = ()
+    """How the names of conditions begin in which the evaluations of one side of a comparison may differ."""
     comparer: ClassVar[str | None] = None
     """The function that compares two sides, as ``module:function``; None compares the ``figures``."""
     measurement: ClassVar[type[Any] | None] = None
@@ -350,10 +348,14 @@ class Kind(Generic[M]):
         Raises:
             ValueError: There are no times; the message says what the evaluation lacks.
         """
-        raise ValueError(self.lacks)
+        raise ValueError("times")
 
-    def figures(self, measurements: Sequence[M]) -> tuple[str, ...]:
-        """Returns the names of the measurements' figures that can be compared, in order."""
+    def named_times(self, evaluation: Evaluation[M], name: str) -> RunTimes:
+        """Returns one of several times, such as ``ttft`` for the figure ``ttft_p50``; see ``run_times``."""
+        return self.run_times(evaluation)
+
+    def figures(self, a: Sequence[M], b: Sequence[M]) -> tuple[str, ...]:
+        """Returns the figures that are compared by default, in order; other percentiles are possible too."""
         return FIGURES
 
     def accuracy(self, measurement: M) -> Accuracy | None:
@@ -364,9 +366,9 @@ class Kind(Generic[M]):
         """Returns the scores on the task, if there are any."""
         return None
 
-    def answer(self, measurement: M) -> RateAnswer | None:
-        """Returns the answer of a search, if there is one."""
-        return None
+    def rates(self, measurement: M) -> Mapping[str, RateAnswer]:
+        """Returns the figures that are rates with an interval of their own, such as a search's answer."""
+        return {}
 
     def batch_times(self, measurement: M) -> tuple[NDArray[np.int64], int]:
         """Returns the time of each measured batch in nanoseconds, int64, and their total number of samples.

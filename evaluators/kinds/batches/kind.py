@@ -220,7 +220,7 @@ class BatchesKind(BatchDocuments, Kind[BatchMeasurement]):
             )
         return RunTimes.of_batches(full_ns, sizes[sizes == batch_size])
 
-    def figures(self, measurements: Sequence[BatchMeasurement]) -> tuple[str, ...]:
+    def figures(self, *_: Sequence[BatchMeasurement]) -> tuple[str, ...]:
         return (*FIGURES, TOP1)
 
     def accuracy(self, measurement: BatchMeasurement) -> Accuracy | None:

@@ -18,11 +18,13 @@ from inferometer.evaluators.kinds.generation.measurement import (
     GenerationSearchMeasurement,
     GenerationSummary,
     Rate,
+    compared_figures,
+    conditions_of,
 )
 from inferometer.evaluators.kinds.generation.request import GenerationRequest, GenerationSearchRequest
-from inferometer.evaluators.kinds.kind import Again, Kind, Rows, apart, own_values, top_figures
+from inferometer.evaluators.kinds.kind import Again, Rows, apart, own_values, top_figures
 from inferometer.evaluators.kinds.load.documents import RunsKind
-from inferometer.evaluators.kinds.load.kind import RateSearchKind, again_of
+from inferometer.evaluators.kinds.load.kind import CHANGES_WITH_TIME, RateSearchKind, again_of
 from inferometer.evaluators.kinds.load.plot import MaxQpsPlot, clock_range, empty_start, server_charts
 from inferometer.evaluators.kinds.load.report import MaxQpsReport, answer_columns
 from inferometer.evaluators.reports.base import (
@@ -313,6 +315,7 @@ class GenerationKind(RunsKind[GenerationMeasurement]):
     of_a_model = False
     request = GenerationRequest
     measurement = GenerationMeasurement
+    mixes = ("seed",)  # a second run with the same prompts would find them in a cache
     readers = {"options": restored}
 
     def job(self, request: GenerationRequest) -> Any:
@@ -406,6 +409,25 @@ class GenerationKind(RunsKind[GenerationMeasurement]):
         if run.checksum:
             yield "", f"schedule {run.checksum}"
 
+    def conditions(self, evaluation: GenerationEvaluation) -> Mapping[str, str]:
+        """Returns the options, the load that was sent, and who counted the tokens."""
+        measured, run = evaluation.measurement, evaluation.measurement.run
+        found = conditions_of(measured.options) | {"tokens counted by": measured.tokens_by or "nobody"}
+        load = f"trace {run.checksum[:19]}" if "replay" in measured.options and run.checksum else run.source
+        load += f" at {run.rate_qps:g} requests/s" if run.rate_qps else ""
+        if load.partition(":")[0] in CHANGES_WITH_TIME:
+            load += f" (duration {found['duration (s)']} s, max queries {found['max queries']})"
+        return found | {"load": load}
+
+    def named_times(self, evaluation: GenerationEvaluation, name: str) -> Any:
+        return GenerationSummary(evaluation.measurement).run_times(name)
+
+    def rates(self, measurement: GenerationMeasurement) -> Mapping[str, Any]:
+        return GenerationSummary(measurement).rates
+
+    def figures(self, *sides: Sequence[GenerationMeasurement]) -> tuple[str, ...]:
+        return compared_figures(*sides)
+
     def drawings(self, evaluation: GenerationEvaluation, most_points: int) -> Iterator[charts.Drawing]:
         for each in super().drawings(evaluation, most_points):
             yield from apart(each)
@@ -445,6 +467,7 @@ class GenerationSearchKind(RateSearchKind[GenerationSearchMeasurement]):
     case_columns = ("bounded",)
     measurement = GenerationSearchMeasurement
     request = GenerationSearchRequest
+    mixes = ("seed",)
     keeps_interrupted = True
 
     def job(self, request: GenerationSearchRequest) -> Any:
@@ -476,8 +499,12 @@ class GenerationSearchKind(RateSearchKind[GenerationSearchMeasurement]):
     def again(self, evaluation: Evaluation[GenerationSearchMeasurement]) -> Again:
         return again_of(self.name, evaluation.measurement.mix, GenerationSearchRequest)
 
-    def unfit(self, measurement: GenerationSearchMeasurement) -> str:
-        return Kind.unfit(self, measurement)
+    def conditions(self, evaluation: Evaluation[GenerationSearchMeasurement]) -> Mapping[str, str]:
+        """Returns the options, with all bounds as one: each has the answer for all of them."""
+        search, options = evaluation.measurement, evaluation.measurement.options
+        own = f"{search.name} p{options.percentile:g} <= {options.latency_bound_ms:g} ms"
+        bounds = " and ".join(sorted((own, *search.others)))
+        return conditions_of(search.mix) | {"load": options.arrival, "latency bound": bounds}
 
 
 def _time_rows(summary: GenerationSummary, headings: Mapping[str, str]) -> Rows:

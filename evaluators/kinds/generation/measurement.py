@@ -8,9 +8,10 @@ and which has n output tokens: TTFT is c₁ - d; TTFO the same for the first chu
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -18,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from inferometer.evaluators.kinds.load.measurement import MixSearchMeasurement, RateAnswer
+from inferometer.evaluators.kinds.generation.request import PROMPT_TOKENS, GenerationRequest
+from inferometer.evaluators.kinds.load.measurement import Method, MixSearchMeasurement, RateAnswer
 from inferometer.evaluators.load.queries import LoadRun, Outcome, Stop, bound_ns_of
 from inferometer.evaluators.load.streams import UNKNOWN, Answer, ChunkKind, Streams
 from inferometer.evaluators.load.validity import lag_in_percentiles
@@ -32,9 +34,16 @@ from inferometer.evaluators.statistics import (
     percentile_intervals,
     values_for_percentile,
 )
+from inferometer.evaluators.verdict import GOODPUT, THROUGHPUT, TOKENS, RunTimes, least_values
 
 PERCENTS = (50, 90, 99)
+COMPARED = ("ttft", "tpot", "e2e")
+COMPARED_RATES = {TOKENS: "output_tokens", THROUGHPUT: "requests", GOODPUT: "goodput"}
 BOUNDS = ("ttft_bound_ms", "tpot_bound_ms", "e2e_bound_ms")
+_CONDITIONS = {"endpoint", "max_batch_size", "think_time_s", "duration_s", "max_queries", "prompt_tokens"}
+_CONDITIONS |= {"prefix_share", "prefixes", "output_tokens", "ignore_eos", "temperature", "seed"}
+_CONDITIONS |= {"timeout_ms", "warm_up_queries", *BOUNDS}
+"""The options that are conditions of a comparison, besides those of the arrivals and the model."""
 _PARTS = 10
 _LEAST_EVENTS = 50
 _LEAST_FOR_MEAN = 100  # in a queue, fewer leave the correlation of the requests unknown
@@ -237,26 +246,51 @@ class GenerationSummary:
         found: _Times = values_ns[self.counted & self.answered & (values_ns != UNKNOWN)]
         return found
 
+    def judged_ns(self, name: str) -> _Times:
+        """Returns a time of counted requests, ``NEVER_NS`` for no right answer; TPOT has right ones alone."""
+        if name == "tpot":
+            return self.right_ns(name)
+        values_ns = getattr(self, f"{name}_ns")
+        chosen = self.counted & ~(self.answered & (values_ns == UNKNOWN))
+        found: _Times = np.where(self.answered, values_ns, NEVER_NS)[chosen]
+        return found
+
+    def run_times(self, name: str) -> RunTimes:
+        """Returns one of ``COMPARED``; raises ValueError if there is none; see ``Kind.run_times``."""
+        if name not in COMPARED or not len(values_ns := self.judged_ns(name)):
+            raise ValueError(name or "such rate")
+        return RunTimes.of_batches(values_ns, np.ones_like(values_ns))
+
+    @property
+    def rates(self) -> Mapping[str, RateAnswer]:
+        """Those of ``COMPARED_RATES`` that are known."""
+        found: dict[str, RateAnswer] = {}
+        for name, counted in COMPARED_RATES.items():
+            rate: Rate = getattr(self, counted)
+            if rate.per_s is not None:
+                low, high = rate.interval or (None, None)
+                found[name] = RateAnswer(rate.per_s, low, high, Method.COUNTED.value)
+        return found
+
     @cached_property
     def ttft(self) -> Times:
         """The time to the first chunk with content."""
-        return self._figures(self.ttft_ns)
+        return self._figures("ttft")
 
     @cached_property
     def ttfo(self) -> Times:
         """The time to the first chunk of visible output."""
-        return self._figures(self.ttfo_ns)
+        return self._figures("ttfo")
 
     @cached_property
     def e2e(self) -> Times:
         """The time of the whole answer."""
-        return self._figures(self.e2e_ns)
+        return self._figures("e2e")
 
     @cached_property
     def tpot(self) -> Times:
         """The time per output token after the first, of right answers."""
-        values_ns = self.right_ns("tpot")
-        return Times.of(values_ns, len(values_ns))
+        return self._figures("tpot")
 
     @cached_property
     def icl(self) -> Times:
@@ -270,10 +304,9 @@ class GenerationSummary:
         lag_ns = self._measured.run.queries.chosen(self.counted).lag_ns
         return Times.of(lag_ns, len(lag_ns))
 
-    def _figures(self, values_ns: _Times) -> Times:
-        """Returns the figures of a time, which requests without a right answer never reach."""
-        chosen = self.counted & ~(self.answered & (values_ns == UNKNOWN))
-        return Times.of(np.where(self.answered, values_ns, NEVER_NS)[chosen], int(np.count_nonzero(chosen)))
+    def _figures(self, name: str) -> Times:
+        values_ns = self.judged_ns(name)
+        return Times.of(values_ns, len(values_ns))
 
     def run_of(self, name: str) -> LoadRun:
         """Returns the run with one of ``BOUNDED`` as the latency of each request, as its bound judges it.
@@ -394,6 +427,28 @@ class GenerationSummary:
         found = self._measured.run.queries.outcome[self.counted]
         known = [each for each in Outcome if each is not Outcome.UNSENT]
         return {each.name.lower(): int(np.count_nonzero(found == each)) for each in known}
+
+
+def conditions_of(given: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the options of the requests as conditions, those that were not given with their defaults."""
+    given = {"prompt_tokens": PROMPT_TOKENS, **given}
+    asked = [(each.name, given.get(each.name, each.default)) for each in fields(GenerationRequest)]
+    named = [(re.sub("_(m?s)$", r" (\1)", name), value) for name, value in asked if name in _CONDITIONS]
+    return {name.replace("_", " "): str(value).lower() for name, value in named}
+
+
+def compared_figures(*sides: Sequence[GenerationMeasurement]) -> tuple[str, ...]:
+    """Returns p50 and the highest percentile of enough requests of each time, and the known rates."""
+    summaries, found = [list(map(GenerationSummary, side)) for side in sides], list[str]()
+    for name in COMPARED:
+        counts = [[len(each.judged_ns(name)) for each in side] for side in summaries]
+        figures, least = [f"{name}_p{p}" for p in PERCENTS], min(map(sum, counts))
+        enough = [each for each in figures if least_values(each, min(map(len, sides))) <= least]
+        found += dict.fromkeys((figures[0], *enough[-1:])) if all(map(all, counts)) else ()
+    known = set.intersection(*(set(each.rates) for side in summaries for each in side))
+    if len({tuple(map(each.options.get, BOUNDS)) for side in sides for each in side}) > 1:
+        known -= {GOODPUT}
+    return (*found, *(name for name in COMPARED_RATES if name in known))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

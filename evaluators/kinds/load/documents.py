@@ -54,6 +54,15 @@ class RunsKind(Kind[M]):
         """Returns the reason why a failed evaluation has no figures."""
         return "no query was answered"
 
+    def unfit(self, measurement: M) -> str:
+        """Returns why the measurement cannot be compared; a measurement of one whole, valid run can be."""
+        if not isinstance(run := getattr(measurement, "run", None), LoadRun):
+            return super().unfit(measurement)
+        if run.invalid:
+            return f"is INVALID: {run.invalid}; its figures cannot be trusted; run it again"
+        again = "its figures cover only part of the run; run it again at a lower rate"
+        return f"was stopped: {run.stopped}; {again}" if run.stopped else ""
+
     def to_documents(self, evaluation: Evaluation[M], save_id: str) -> Documents:
         """Returns the measurement's fields, with its queries in ``load_query``."""
         values = {name: getattr(evaluation.measurement, name) for name in self._names()}

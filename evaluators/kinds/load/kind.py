@@ -122,7 +122,7 @@ def load_words(evaluation: Evaluation, options: LoadOptions, request: type[LoadR
 _NS_PER_S = 1_000_000_000
 _OF_THE_SCHEDULE = ("load", "duration", "queries")
 """The conditions that are equal for equal schedules, whatever their source."""
-_CHANGES_WITH_TIME = ("ramp", "bursts")
+CHANGES_WITH_TIME = ("ramp", "bursts")
 """The arrival processes whose load depends on the duration."""
 
 
@@ -166,9 +166,7 @@ class LoadKind(RunsKind[LoadMeasurement]):
             "workload": own_values(WorkloadReport(), row),
             "empty_start_s": run.cut_ns / _NS_PER_S,
             "empty_start_queries": summary.cut_queries,
-            "queries_by_batch_size": {
-                str(size): count for size, count in sorted(summary.batch_sizes.items())
-            },
+            "queries_by_batch_size": {str(size): n for size, n in sorted(summary.batch_sizes.items())},
             "failure_reasons": dict(run.reasons),
             "mlperf": asdict(load.mlperf) if load.mlperf else None,
         }
@@ -194,23 +192,14 @@ class LoadKind(RunsKind[LoadMeasurement]):
         sent = words({**_sent(options), **options.further}, WorkloadRequest)
         return Again(("predict", "workload", *system_words(evaluation), *load, *sent))
 
-    def unfit(self, measurement: LoadMeasurement) -> str:
-        if measurement.run.invalid:
-            return f"is INVALID: {measurement.run.invalid}; its figures cannot be trusted; run it again"
-        if measurement.run.stopped:
-            reason = f"was stopped: {measurement.run.stopped}"
-            return f"{reason}; its figures cover only part of the run; run it again at a lower rate"
-        return ""
-
     def conditions(self, evaluation: Evaluation[LoadMeasurement]) -> Mapping[str, str]:
         """Returns the options, the load that was sent, its duration, and the number of queries."""
         options, run = evaluation.measurement.options, evaluation.measurement.run
         conditions = option_conditions(options)
         if _of_a_file(evaluation.measurement):
             # a file, which is identified by its checksum and determines the duration
-            return conditions | {
-                "load": f"{run.source} ({short_checksum(run.checksum)}) at {run.rate_qps:g} queries/s"
-            }
+            file = f"{run.source} ({short_checksum(run.checksum)})"
+            return conditions | {"load": f"{file} at {run.rate_qps:g} queries/s"}
         if options.max_duration_s is not None:
             duration, queries = f"{options.max_duration_s:g} s", "as many as are due"
         else:
@@ -219,7 +208,7 @@ class LoadKind(RunsKind[LoadMeasurement]):
         if options.concurrency is not None:
             return conditions | length
         load_text = options.arrival + (f" at {options.rate_qps:g} queries/s" if options.rate_qps else "")
-        if options.arrival.partition(":")[0] in _CHANGES_WITH_TIME:
+        if options.arrival.partition(":")[0] in CHANGES_WITH_TIME:
             more = "" if options.max_duration_s is not None else f" and {queries} queries"
             return conditions | {"load": f"{load_text} for {duration}{more}"}
         return conditions | {"load": load_text, **length}
@@ -235,9 +224,9 @@ class LoadKind(RunsKind[LoadMeasurement]):
         except ValueError as error:
             raise ValueError("query that counts") from error
 
-    def figures(self, measurements: Sequence[LoadMeasurement]) -> tuple[str, ...]:
+    def figures(self, a: Sequence[LoadMeasurement], b: Sequence[LoadMeasurement]) -> tuple[str, ...]:
         """Returns only the throughput if all queries were due at once; see ``Queries.due_at_once``."""
-        return (THROUGHPUT,) if any(each.run.queries.due_at_once for each in measurements) else FIGURES
+        return (THROUGHPUT,) if any(each.run.queries.due_at_once for each in (*a, *b)) else FIGURES
 
 
 def _of_a_file(load: LoadMeasurement) -> bool:
@@ -273,7 +262,6 @@ class RateSearchKind(RunsKind[S]):
     reports = {MaxQpsReport: MaxQpsPlot}
     headlines: ClassVar[tuple[str, ...]] = ("max_qps",)
     tabled = (ProbesReport,)
-    lacks = "times of its own, as it is a search"
 
     measurement: ClassVar[type[Any] | None] = RateSearchMeasurement
     keeps_interrupted = False
@@ -334,11 +322,11 @@ class RateSearchKind(RunsKind[S]):
         question = {"load": options.arrival, "percentile": f"{options.percentile:g}", "latency bound": bound}
         return option_conditions(options) | question
 
-    def figures(self, measurements: Sequence[S]) -> tuple[str, ...]:
+    def figures(self, *_: Sequence[S]) -> tuple[str, ...]:
         return (MAX_QPS,)
 
-    def answer(self, measurement: S) -> RateAnswer | None:
-        return measurement.answer
+    def rates(self, measurement: S) -> Mapping[str, RateAnswer]:
+        return {} if measurement.answer is None else {MAX_QPS: measurement.answer}
 
 
 class MixKind(RunsKind[MixMeasurement]):

@@ -428,6 +428,8 @@ class Method(str, Enum):
     """The bound was kept at the highest rate that the harness can send."""
     NONE = "none"
     """No rate keeps the bound."""
+    COUNTED = "counted"
+    """Counted in one run, in which nothing was searched."""
 
 
 def rate_text(answer: RateAnswer) -> str:

@@ -334,11 +334,10 @@ class OperatorsKind(Kind[OperatorMeasurement]):
     collections = ("operator_row",)
     reports = {OperatorsReport: OperatorsPlot}
     comparable = True
-    lacks = "times of its own, as each of its rows has them"
     headlines = ("p50_us", "gflops_per_s", "gbytes_per_s", "max_difference")
     case_columns = ("operator", "form", "mode", "inputs", "parameters", "dtype", "api", "cache")
     of_a_model = False
-    mixes_frameworks = True
+    mixes = ("framework", "library ", "setting ")
     comparer = "inferometer.evaluators.comparing.operators:compare_operators_of"
 
     def to_documents(self, evaluation: Evaluation[OperatorMeasurement], save_id: str) -> Documents:

@@ -18,6 +18,8 @@ from inferometer.evaluators.verdict import (
     least_values,
     noise,
     parse_figures,
+    percent_of,
+    time_of,
 )
 from inferometer.manifests.errors import ConfigurationError
 
@@ -269,15 +271,21 @@ def test_names_of_figures_are_read(text: str, names: tuple[str, ...]) -> None:
     assert parse_figures(text) == names
 
 
+def test_names_are_required() -> None:
+    with pytest.raises(ConfigurationError, match="names none"):
+        parse_figures(" ,")
+
+
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("figure", "percent", "time"),
     [
-        ("p100", 'unknown figure "p100"'),
-        ("p0", 'unknown figure "p0"'),
-        ("throughputs", 'did you mean "throughput"'),
-        (" ,", "names none"),
+        ("p50", 50, ""),
+        ("ttft_p99.9", 99.9, "ttft"),
+        ("p0", None, ""),
+        ("p100", None, ""),
+        ("throughput", None, ""),
+        ("ttft_p5o", None, ""),
     ],
 )
-def test_unknown_figures_are_refused(text: str, said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
-        parse_figures(text)
+def test_a_figure_names_its_percentile_and_its_time(figure: str, percent: float | None, time: str) -> None:
+    assert (percent_of(figure), time_of(figure)) == (percent, time)
