@@ -101,10 +101,14 @@ class Side:
         """The number of processes in which the model ran, as far as known; see ``processes_of``."""
         return processes_of(self.evaluations)
 
-    def rates(self, figure: str) -> Sequence[RateAnswer]:
-        """Returns its rates of a figure; the answer that the bounds of one search share counts once."""
-        found = ((e.group_id or e.id, self.kind.rates(e.measurement).get(figure)) for e in self.evaluations)
-        return [rate for _, rate in dict.fromkeys(found) if rate is not None]
+    @property
+    def rates(self) -> Mapping[str, Sequence[RateAnswer]]:
+        """Its rates by figure; the answer that the bounds of one search share counts once."""
+        found: dict[str, dict[Any, RateAnswer]] = {}
+        for each in self.evaluations:
+            for figure, rate in self.kind.rates(each.measurement).items():
+                found.setdefault(figure, {})[each.group_id or each.id, each.created_at, rate] = rate
+        return {figure: list(rates.values()) for figure, rates in found.items()}
 
     def run_times(self, name: str) -> Sequence[RunTimes]:
         """Returns a time of each run: of its full batches, or of its queries after the empty start.
@@ -144,10 +148,7 @@ class Side:
                 )
 
     def differing(self, other: Side) -> Iterator[tuple[str, str, str]]:
-        """Yields the differences from another side: the condition, and its distinct values on each side.
-
-        A condition that has the same values on both sides, such as the seeds of several runs, is none.
-        """
+        """Yields each condition whose values on both sides are not the same ones, and the values of each."""
         pairs = product(self.evaluations, other.evaluations)
         found = list(dict.fromkeys(each for one, two in pairs for each in differences(one, two)))
         for name in dict.fromkeys(name for name, *_ in found):
@@ -382,10 +383,10 @@ def measured_thresholds(runs: Side, figures: Sequence[str]) -> dict[str, float]:
     Raises:
         ConfigurationError: There are fewer than two runs, or a profiler slowed one down.
     """
-    rates = {figure: answers for figure in figures if (answers := runs.rates(figure))}
+    rates = {figure: answers for figure, answers in runs.rates.items() if figure in figures}
     if min(map(len, (runs.evaluations, *rates.values()))) < 2:
         raise ConfigurationError(
-            f"{runs.name} holds 1 run; give at least two of the same system, or --threshold"
+            f"{runs.name} has 1 run; give at least two of the same system, or --threshold"
         )
     _check_undisturbed(figures, runs)
     found = {figure: noise_of_rates(answers) for figure, answers in rates.items()}
@@ -406,10 +407,10 @@ def compare_sides(
         figures: The figures, in order.
         thresholds: The fraction by which each figure may differ, by the figure's name.
     """
-    found: dict[str, Ratio] = {}
-    for figure, threshold in thresholds.items():
-        if rates := a.rates(figure):
-            found[figure] = compare_rates(rates, b.rates(figure), threshold=threshold, figure=figure)
+    rates, found = (a.rates, b.rates), dict[str, Ratio]()
+    for figure in (each for each in figures if each in rates[0]):
+        of_both = (each[figure] for each in rates)
+        found[figure] = compare_rates(*of_both, threshold=thresholds[figure], figure=figure)
     of_times = [figure for figure in figures if figure not in {*found, TOP1}]
     for name in dict.fromkeys(map(time_of, of_times)):
         of_one = [figure for figure in of_times if time_of(figure) == name]
@@ -430,8 +431,7 @@ def _missing(figure: str, there: Sequence[str], every: Sequence[str]) -> str:
     if there == (THROUGHPUT,):
         reason = "all were due at once, so that latencies follow from how many there were"
         return f"{figure} is not a figure of these queries: {reason}; they have only {THROUGHPUT}"
-    has = listed((*there, "other percentiles"))
-    return f"{figure} is not a figure of these evaluations; they have {has}"
+    return f"{figure} is not a figure of these evaluations; they have {listed((*there, 'other percentiles'))}"
 
 
 COLUMNS = (

@@ -6,6 +6,7 @@ import math
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -337,6 +338,17 @@ def test_the_rate_that_keeps_all_bounds_counts_once_for_each_search() -> None:
     assert not [note for note in found.notes if note.startswith("differs")]
 
 
+def test_searches_of_one_group_with_equal_answers_count_each() -> None:
+    begun = make_evaluation().created_at
+    group = [
+        searched(10.0, name=name, group_id="1", created_at=begun + timedelta(minutes=minutes))
+        for minutes in (0, 5)
+        for name in ("TTFT", "TPOT")
+    ]
+
+    assert len(Side("A", tuple(group)).rates["max_qps"]) == 2
+
+
 def test_searches_with_other_bounds_answer_another_question() -> None:
     with pytest.raises(ConfigurationError) as refused:
         compare(ComparisonRequest(a=search("A", 10.0), b=search("B", 8.0, ttft_ms=900.0)))
@@ -350,7 +362,7 @@ def test_noise_takes_two_searches_and_not_two_bounds() -> None:
     one, other = search("noise", 9.0), search("noise", 10.0)
     sides = {"a": search("A", 10.0), "b": search("B", 9.5)}
 
-    with pytest.raises(ConfigurationError, match="holds 1 run; give at least two of the same system"):
+    with pytest.raises(ConfigurationError, match="has 1 run; give at least two of the same system"):
         compare(ComparisonRequest(**sides, noise=one))
     both = Side("noise", (*one.evaluations, *other.evaluations))
     [found] = compare(ComparisonRequest(**sides, noise=both)).rows
