@@ -16,6 +16,7 @@ from inferometer.evaluators.store.opening import open_store
 from tests.cli.conftest import Agent
 from tests.contract.store_fixtures import make_evaluation
 from tests.generated_answers import answer, measured
+from tests.integration.generation_truth import serving
 
 MEASURE = (
     "measure",
@@ -65,6 +66,26 @@ def test_two_runs_of_a_model_in_this_process_are_compared(agent: Agent) -> None:
     assert "differs" not in found.stderr.replace("differs: seed", "")
     noisy = agent("compare", a, b, f"--noise={a},{b}")
     assert noisy.code == 2  # B would be judged by its own runs
+
+
+@pytest.mark.real_time
+def test_a_server_that_takes_twice_as_long_is_found(agent: Agent) -> None:
+    load = ("--concurrency=1", "--max_queries=60", "--prompt_tokens=20", "--output_tokens=8", "--warmup=1")
+    ids = []
+    for first_ms, token_ms in ((20, 2), (40, 4)):
+        with serving(first_ms=first_ms, token_ms=token_ms) as server:
+            found = agent("measure", "generation", f"--agent=openai+http://{server.address}", *load)
+        assert found.code == 0, found.stderr
+        ids.append(found.figure("evaluation"))
+
+    worse = agent("compare", *ids, "-f", "csv")
+
+    assert worse.code == 1, worse.stderr
+    rows = {row["figure"]: row for row in worse.rows}
+    assert {row["verdict"] for row in rows.values()} == {"worse"}
+    for figure, ratio in (("ttft_p50", 2), ("tpot_p50", 2), ("e2e_p50", 2), ("tokens", 0.5)):
+        assert float(rows[figure]["ratio"]) == pytest.approx(ratio, rel=0.25), figure
+    assert "differs" not in worse.stderr
 
 
 @pytest.mark.real_time
