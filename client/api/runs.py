@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from inferometer.client.api import results
 from inferometer.client.api.results import Items, Result, Rows
@@ -76,6 +76,16 @@ _Timed = TypeVar("_Timed", BatchMeasurement, TrainingMeasurement, IngestionMeasu
 
 class _TimedResult(Result[_Timed]):
     @property
+    def summary(self) -> Any:
+        """Every figure."""
+        raise NotImplementedError
+
+    @cached_property
+    def latency(self) -> Latency:
+        """The time of a full batch: its prediction, its step on the slowest rank, or the wait for it."""
+        return _latency(self.summary, len(self.evaluation.measurement.full_ns))
+
+    @property
     def times_ms(self) -> NDArray[np.float64]:
         """The times of the full batches in milliseconds, in order, as float64 of shape (n,).
 
@@ -89,15 +99,10 @@ class Run(_TimedResult[BatchMeasurement]):
 
     _pictured = DurationReport
 
-    @cached_property
-    def latency(self) -> Latency:
-        """The latency of a full batch."""
-        return _latency(self._summary, self._summary.measured_batches)
-
     @property
     def throughput_per_s(self) -> float | None:
         """The inputs of all full batches divided by their total predict time; None if there are none."""
-        return self._summary.throughput_inputs_per_s
+        return self.summary.throughput_inputs_per_s
 
     @property
     def accuracy(self) -> TopAccuracy | None:
@@ -105,7 +110,8 @@ class Run(_TimedResult[BatchMeasurement]):
         return _accuracy(self.evaluation.measurement)
 
     @cached_property
-    def _summary(self) -> LatencySummary:
+    def summary(self) -> LatencySummary:
+        """Every figure, in nanoseconds and inputs per second; see ``LatencySummary``."""
         return LatencySummary.of(self.evaluation.measurement)
 
 
@@ -178,11 +184,6 @@ class Training(_TimedResult[TrainingMeasurement]):
         """Every figure, in nanoseconds and samples per second; see ``TrainingSummary``."""
         return TrainingSummary.of(self.evaluation.measurement)
 
-    @cached_property
-    def latency(self) -> Latency:
-        """The time of a full step on the slowest rank; ``batches`` is the number of full steps."""
-        return _latency(self.summary, len(self.evaluation.measurement.full_ns))
-
     @property
     def throughput_per_s(self) -> float | None:
         """The number of samples divided by the sum of the steps' times; None if no step was measured."""
@@ -235,11 +236,6 @@ class Ingestion(_TimedResult[IngestionMeasurement]):
     def summary(self) -> IngestionSummary:
         """Every figure, in nanoseconds and per second; see ``IngestionSummary``."""
         return IngestionSummary.of(self.evaluation.measurement)
-
-    @cached_property
-    def latency(self) -> Latency:
-        """The time that a caller that does nothing else waits for a full batch."""
-        return _latency(self.summary, len(self.evaluation.measurement.full_ns))
 
     @property
     def throughput_per_s(self) -> float | None:

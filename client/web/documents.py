@@ -480,10 +480,9 @@ _MOST_BATCHES = 20_000
 def charts_of(evaluation: Evaluation, group: Sequence[Evaluation] = ()) -> list[dict[str, Any]]:
     """Returns the pictures of an evaluation, such as the time of each query, and that of its ``group``."""
     kind, name = kind_of(evaluation), evaluation.measurement.kind
-    drawings = list(kind.drawings(evaluation, _MOST_BATCHES))
     together = [evaluation, *(other for other in group if other.measurement.kind == name)]
-    if len(together) > 1 and (drawing := kind.group_drawing(together)) is not None:
-        drawings.append(drawing)
+    of_all = kind.group_drawing(together) if len(together) > 1 else None
+    drawings = [*kind.drawings(evaluation, _MOST_BATCHES), *filter(None, [of_all])]
     return [
         chart_document(each.title, chart, each.notes)
         for each in drawings

@@ -25,7 +25,7 @@ from inferometer.evaluators.evaluation import Evaluation, of_kind
 from inferometer.evaluators.jobs.options import THRESHOLD
 from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement, OperatorRow, RowStatus
 from inferometer.evaluators.kinds.operators.report import p50_interval, run_times
-from inferometer.evaluators.reports.base import Column, Row, row_of, us
+from inferometer.evaluators.reports.base import Column, Row, known, row_of, us
 from inferometer.evaluators.statistics import percentile, student_tail, t_quantile_95
 from inferometer.evaluators.verdict import Ratio, Verdict, listed
 from inferometer.manifests.errors import ConfigurationError
@@ -219,7 +219,7 @@ OPERATOR_COLUMNS: tuple[Column[_Judged], ...] = (
     Column("ratio_high", "high", decimals=4, value="compared.ratio.high"),
     Column("threshold", "threshold", decimals=4, detail=1),
     Column("verdict", "verdict", stays=True, value="verdict.value"),
-    Column("reason", "reason", wraps=True, value=lambda of: of.compared.reason or None),
+    Column("reason", "reason", wraps=True, value=known("compared.reason")),
 )
 """``a`` and ``b`` are p50 in ``unit``; ``ratio_low`` to ``ratio_high`` is the 95 % interval of the ratio."""
 

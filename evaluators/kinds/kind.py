@@ -251,9 +251,9 @@ class Kind(Generic[M]):
     def invalid(self, measurement: M) -> str:
         """Returns why the measurement's figures cannot be trusted, in one line; empty if they can.
 
-        By default, it is the measurement's ``invalid``, if it has one.
+        By default, it is the ``invalid`` of the measurement or of its ``run``, if it has one.
         """
-        return str(getattr(measurement, "invalid", ""))
+        return str(getattr(measurement, "invalid", getattr(getattr(measurement, "run", None), "invalid", "")))
 
     def unanswered(self, measurement: M) -> str:
         """Returns the reason why a failed evaluation has no figures."""

@@ -178,11 +178,10 @@ class ClosedLoop:
 
     def __str__(self) -> str:
         """Returns the text that stands for it in place of an arrival process."""
+        thinks = f" who think for {self.think_s:g} s" if self.think_s else ""
         if self.users is not None:
-            thinks = f" who think for {self.think_s:g} s" if self.think_s else ""
             return f"{self.users.rate_qps:g} new users/s{thinks} ({self.users.source})"
-        thinks = f"users who think for {self.think_s:g} s" if self.think_s else "in flight"
-        return f"closed loop, {self.concurrency} {thinks}"
+        return f"closed loop, {self.concurrency} {f'users{thinks}' if thinks else 'in flight'}"
 
 
 def run_closed_loop(

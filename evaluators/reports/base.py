@@ -64,11 +64,8 @@ class Column(Generic[S_contra]):
 
 def row_of(columns: Iterable[Column[S_contra]], source: S_contra) -> dict[str, Value]:
     """Returns the values of an object in those of the ``columns`` that have a ``value``."""
-    return {
-        each.key: read(source, each.value) if isinstance(each.value, str) else each.value(source)
-        for each in columns
-        if each.value is not None
-    }
+    values = ((each.key, each.value) for each in columns if each.value is not None)
+    return {key: read(source, value) if isinstance(value, str) else value(source) for key, value in values}
 
 
 def read(source: Any, path: str) -> Any:
@@ -87,6 +84,11 @@ def read(source: Any, path: str) -> Any:
         else:
             source = source[int(name)] if name.isdigit() else getattr(source, name)
     return source
+
+
+def known(path: str) -> Callable[[object], Any]:
+    """Returns the ``value`` of a column that is None where an attribute is empty or 0; see ``read``."""
+    return lambda source: read(source, path) or None
 
 
 def ms(path: str) -> Callable[[object], float | None]:

@@ -12,7 +12,7 @@ from tools.structure import Source, files_on_the_way, read_source
 
 MOST_MODULES_OF_A_FOLDER = 16
 MOST_EDGES = 2_275
-MOST_LINES = 119_590
+MOST_LINES = 119_500
 """The aim is 93,000. A change that adds features states by how much it raises this bound."""
 LEAST_MEDIAN = 180
 """The lines of a file: a noun is not split over many of them."""

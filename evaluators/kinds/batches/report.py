@@ -28,7 +28,7 @@ from inferometer.evaluators.reports.base import (
     end_columns,
     end_values,
     evaluation_columns,
-    read,
+    known,
     row_of,
     time_columns,
 )
@@ -124,7 +124,7 @@ _OF_ANY_TASK: tuple[Column[Evaluation[BatchMeasurement]], ...] = (
     Column("score_name", "score name", detail=3, value=f"{_FIRST}.name"),
     Column("score", "score", decimals=4, detail=3, value=f"{_FIRST}.value"),
     *end_columns("score", "", f"{_FIRST}.interval", decimals=4),
-    Column("score_unit", "unit", detail=3, value=lambda of: read(of, f"{_FIRST}.unit") or None),
+    Column("score_unit", "unit", detail=3, value=known(f"{_FIRST}.unit")),
     Column("other_scores", "other scores", detail=3, value=lambda of: _others(of.measurement.task_result)),
 )
 

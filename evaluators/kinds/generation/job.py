@@ -64,8 +64,7 @@ _Bounds: TypeAlias = Mapping[str, Any]
 """The bounds of a search; see ``GenerationSearchRequest.searches``."""
 _Work: TypeAlias = Schedule | ClosedLoop | _Bounds
 _SYSTEMS = ("the server", "the engine")
-_GROWS = 1.05
-"""A run with more than so many times the highest tokens/s before has one with twice as many in flight."""
+_GROWS = 1.05  # times the highest tokens/s before, for another run with twice as many in flight
 
 
 def generation_job(request: GenerationRequest) -> Job[Evaluation[_Measurement]]:
@@ -159,20 +158,16 @@ def _measured(
                 yield from (replace(each, group_id=each.group_id or group_id) for each in found)
             if any(each.status is Status.INTERRUPTED for each in found):
                 return
+            measured: Any = found[0].measurement
             if request.saturate and isinstance(work, ClosedLoop):
-                per_s, double = _tokens_per_s(found[0].measurement), 2 * work.concurrency
+                summary, double = GenerationSummary(measured), 2 * work.concurrency
+                per_s = next((each.rate_qps for each in summary.rates.values()), None)  # first, of tokens
                 if per_s is None:
                     told = f"{work}: too few answers to tell whether more in flight give more tokens/s"
                     callbacks.on_warning(f"{told}; give more --duration or --max_queries")
                 elif number + 1 == len(works) and per_s > _GROWS * most_per_s and double <= MAX_CONCURRENCY:
                     works.append(replace(work, concurrency=double))
                 most_per_s = max(most_per_s, per_s or 0.0)
-
-
-def _tokens_per_s(measured: Any) -> float | None:
-    """Returns the output tokens/s, or the right answers/s if nobody counts tokens."""
-    summary = GenerationSummary(measured)
-    return summary.output_tokens.per_s if measured.tokens_by else summary.requests.per_s
 
 
 def _run(
@@ -427,10 +422,7 @@ class _Conversations:
         return self._asked[query][0] if query in self._asked else in_turn
 
     def follow(self, leaves: bool, query: int) -> Callable[[int], None] | None:
-        """Prepares the turn after a right answer, or the next conversation unless its user leaves.
-
-        See ``ClosedLoop``.
-        """
+        """Prepares the turn after a right answer, or another conversation unless its user leaves."""
         said, rest = self._asked.get(query, (None, ()))
         answer = self._target.answer(query)
         if said and rest and answer.finish and not answer.error:

@@ -40,6 +40,7 @@ from inferometer.evaluators.reports.base import (
     describe,
     describe_verdict,
     end_columns,
+    known,
     ms,
     row_of,
     time_columns,
@@ -70,19 +71,13 @@ def _user_tokens_per_s(of: _Summarized) -> float | None:
     return 1e9 / tpot_ns if tpot_ns else None
 
 
-def _shorter(of: _Summarized) -> int | None:
-    return of.summary.shorter if of.measured.tokens_by else None
-
-
 def _scores(of: _Summarized) -> str | None:
     return ", ".join(f"{name} {text}" for name, text in score_rows(of.measured.scored)) or None
 
 
 _GENERATION: tuple[Column[_Summarized], ...] = (
     Column("arrival", "arrival", detail=2, value="measured.run.source"),
-    Column(
-        "rate_qps", "asked for (requests/s)", 2, detail=1, value=lambda of: of.measured.run.rate_qps or None
-    ),
+    Column("rate_qps", "asked for (requests/s)", 2, 1, value=known("measured.run.rate_qps")),
     *(
         column
         for name, heading in _RATES.items()
@@ -106,14 +101,14 @@ _GENERATION: tuple[Column[_Summarized], ...] = (
         for figure, details in (("", (1, 1, 2)), *((f"_p{p}", (3, 3, 3)) for p in PERCENTS))
         for name, detail in zip(_TOKENS, details, strict=True)
     ),
-    Column("shorter_answers", "shorter than planned", detail=2, value=_shorter),
-    Column("tokens_by", "tokens counted by", detail=2, value=lambda of: of.measured.tokens_by or None),
+    Column("shorter_answers", "shorter than planned", detail=2, value="summary.shorter"),
+    Column("tokens_by", "tokens counted by", detail=2, value=known("measured.tokens_by")),
     Column("lag_ms_p99", "lag p99 (ms)", detail=2, value=ms("summary.lag.p99_ns")),
     Column("requests", "requests", detail=1, value=lambda of: int(np.count_nonzero(of.summary.counted))),
     *(Column(name, name.replace("_", " "), detail=2, value=f"summary.outcomes.{name}") for name in _OUTCOMES),
     Column("prompts", "prompts", detail=3, value="measured.prompts"),
     Column("scores", "scores", detail=2, value=_scores),
-    Column("stopped", "stopped", wraps=True, value=lambda of: of.measured.run.stopped or None),
+    Column("stopped", "stopped", wraps=True, value=known("measured.run.stopped")),
 )
 
 
@@ -152,7 +147,7 @@ class GenerationReport(Report[GenerationMeasurement]):
 _COMMON = len(EVALUATION_COLUMNS) + 1
 _SEARCH: tuple[Column[GenerationSearchMeasurement], ...] = (
     Column("bounded", "bounded", stays=True, value="name"),
-    Column("limited_by", "limited by", stays=True, value=lambda of: of.limited_by or None),
+    Column("limited_by", "limited by", stays=True, value=known("limited_by")),
     *answer_columns("own_max_qps", "own max QPS", "own", decimals=2),
 )
 
@@ -344,9 +339,6 @@ class GenerationKind(RunsKind[GenerationMeasurement]):
 
     def _names(self) -> list[str]:
         return [name for name in super()._names() if name not in {"streams", "scored"}]
-
-    def invalid(self, measurement: GenerationMeasurement) -> str:
-        return measurement.run.invalid
 
     def measured(self, measurement: GenerationMeasurement) -> str:
         return f"{len(measurement.run.queries)} requests"

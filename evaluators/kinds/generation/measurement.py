@@ -150,7 +150,7 @@ class Times:
     p99_interval_ns: tuple[float, float | None] | None = None
 
     @classmethod
-    def of(cls, values_ns: _Times, requests: int) -> Times:
+    def of(cls, values_ns: _Times, requests: int | None = None) -> Times:
         """Returns the figures of values that are in the order in which their requests were due.
 
         The values of one request are not independent of each other, so ``requests`` decides what is enough.
@@ -159,8 +159,9 @@ class Times:
 
         Args:
             values_ns: int64; ``NEVER_NS`` for a request without a right answer.
-            requests: How many requests they are of.
+            requests: How many requests they are of; None for one each.
         """
+        requests = len(values_ns) if requests is None else requests
         known = values_ns[values_ns != NEVER_NS]
         found: dict[str, Any] = {"mean_ns": float(known.mean()) if len(known) else None}
         if requests >= _LEAST_FOR_MEAN and len(known) >= batches_for_interval(known):
@@ -179,6 +180,13 @@ class Rate:
 
     per_s: float | None = None
     interval: Interval | None = None
+
+
+def _judged_figures(name: str) -> cached_property[Times]:
+    def figures(summary: GenerationSummary) -> Times:
+        return Times.of(summary.judged_ns(name))
+
+    return cached_property(figures)
 
 
 class GenerationSummary:
@@ -201,6 +209,7 @@ class GenerationSummary:
         tpot_ns: int64, n; its time per output token; ``UNKNOWN`` with fewer than two tokens or chunks.
         e2e_ns: int64, n; the time of the whole answer.
         kept: bool, n; whether its answer kept every bound; None without a bound, or if one cannot be judged.
+        ttft, ttfo, e2e, tpot: The figures of these times; see ``judged_ns``.
     """
 
     def __init__(self, measured: GenerationMeasurement) -> None:
@@ -231,7 +240,7 @@ class GenerationSummary:
         return stop_ns - int(self.e2e_ns[self.answered].max())
 
     def _kept(self) -> _Mask | None:
-        limits = {name: self._measured.bound_ns(f"{name}_bound_ms") for name in ("ttft", "tpot", "e2e")}
+        limits = {name: self._measured.bound_ns(f"{name}_bound_ms") for name in COMPARED}
         if not any(limits.values()) or (limits["tpot"] and not self._measured.tokens_by):
             return None
         kept: _Mask = self.answered & (self.ttft_ns != UNKNOWN)
@@ -264,33 +273,15 @@ class GenerationSummary:
     @property
     def rates(self) -> Mapping[str, RateAnswer]:
         """Those of ``COMPARED_RATES`` that are known."""
-        found: dict[str, RateAnswer] = {}
-        for name, counted in COMPARED_RATES.items():
-            rate: Rate = getattr(self, counted)
-            if rate.per_s is not None:
-                low, high = rate.interval or (None, None)
-                found[name] = RateAnswer(rate.per_s, low, high, Method.COUNTED.value)
-        return found
+        found: dict[str, Rate] = {name: getattr(self, of) for name, of in COMPARED_RATES.items()}
+        return {
+            name: RateAnswer(rate.per_s, low, high, Method.COUNTED.value)
+            for name, rate in found.items()
+            for low, high in [rate.interval or (None, None)]
+            if rate.per_s is not None
+        }
 
-    @cached_property
-    def ttft(self) -> Times:
-        """The time to the first chunk with content."""
-        return self._figures("ttft")
-
-    @cached_property
-    def ttfo(self) -> Times:
-        """The time to the first chunk of visible output."""
-        return self._figures("ttfo")
-
-    @cached_property
-    def e2e(self) -> Times:
-        """The time of the whole answer."""
-        return self._figures("e2e")
-
-    @cached_property
-    def tpot(self) -> Times:
-        """The time per output token after the first, of right answers."""
-        return self._figures("tpot")
+    ttft, ttfo, e2e, tpot = map(_judged_figures, ("ttft", "ttfo", "e2e", "tpot"))
 
     @cached_property
     def icl(self) -> Times:
@@ -301,12 +292,7 @@ class GenerationSummary:
     @cached_property
     def lag(self) -> Times:
         """How long after they were due the counted requests were sent."""
-        lag_ns = self._measured.run.queries.chosen(self.counted).lag_ns
-        return Times.of(lag_ns, len(lag_ns))
-
-    def _figures(self, name: str) -> Times:
-        values_ns = self.judged_ns(name)
-        return Times.of(values_ns, len(values_ns))
+        return Times.of(self._measured.run.queries.chosen(self.counted).lag_ns)
 
     def run_of(self, name: str) -> LoadRun:
         """Returns the run with one of ``BOUNDED`` as the latency of each request, as its bound judges it.
@@ -406,10 +392,10 @@ class GenerationSummary:
         return found | {f"{name}_p{p}": percentile(known, p) if len(known) else None for p in PERCENTS}
 
     @property
-    def shorter(self) -> int:
-        """How many counted right answers have fewer tokens than planned, as far as known."""
+    def shorter(self) -> int | None:
+        """How many counted right answers have fewer tokens than planned; None if nobody counts them."""
         less = (self._tokens > 0) & (self._tokens < self.streams.planned_tokens)
-        return int(np.count_nonzero(self.counted & less))
+        return int(np.count_nonzero(self.counted & less)) if self._measured.tokens_by else None
 
     @property
     def untold(self) -> int:

@@ -38,6 +38,7 @@ from inferometer.evaluators.reports.base import (
     describe_names,
     describe_verdict,
     in_ms,
+    known,
     ms,
     row_of,
 )
@@ -93,16 +94,16 @@ def _mean_batch_size(of: _Loaded) -> float | None:
 
 _SEED: tuple[Column[_Loaded], ...] = (
     Column("seed", "seed", detail=2, value="run.seed"),
-    Column("schedule_checksum", "schedule", detail=3, value=lambda of: of.run.checksum or None),
+    Column("schedule_checksum", "schedule", detail=3, value=known("run.checksum")),
 )
 _BOUND = Column("latency_bound_ms", "bound (ms)", value="options.latency_bound_ms")
 _LATE = Column("late_share", "late (share)", decimals=4, value="summary.late_fraction")
-_STOPPED: Column[_Loaded] = Column("stopped", "stopped", wraps=True, value=lambda of: of.run.stopped or None)
+_STOPPED: Column[_Loaded] = Column("stopped", "stopped", wraps=True, value=known("run.stopped"))
 _WORKLOAD: tuple[Column[_Loaded], ...] = (
     Column("arrival", "arrival", detail=2, value="run.source"),
     *_SEED,
     Column("concurrency", "concurrency", detail=2, value="options.concurrency"),
-    Column("rate_qps", "asked for (queries/s)", 2, detail=2, value=lambda of: of.run.rate_qps or None),
+    Column("rate_qps", "asked for (queries/s)", 2, detail=2, value=known("run.rate_qps")),
     Column("target_qps", "target (queries/s)", decimals=2, detail=1, value="summary.target_qps"),
     Column("achieved_qps", "achieved (queries/s)", decimals=2, value="summary.achieved_qps"),
     _BOUND,
@@ -167,7 +168,7 @@ _PARTS: tuple[Column[LatencyParts], ...] = (
     *(Column(f"{name}_ms", f"{name} (ms)", value=ms(f"parts_ns.{name}")) for name in PARTS),
     Column("round_trip_ms", "round trip (ms)", detail=1, value=ms("round_trip_ns")),
     Column("explained_share", "explained (share)", value="explained_share"),
-    Column("missing", "missing", wraps=True, value=lambda of: of.missing or None),
+    Column("missing", "missing", wraps=True, value=known("missing")),
 )
 
 
@@ -253,11 +254,9 @@ _MIX_SEARCH: tuple[Column[MixSearchMeasurement], ...] = (
     Column("name", "name in the mix", value="name"),
     Column("others", "beside", detail=2, wraps=True, value=lambda of: "; ".join(of.others) or None),
     *answer_columns("factor", "factor", "factor"),
-    Column("limited_by", "limited by", stays=True, value=lambda of: of.limited_by or None),
+    Column("limited_by", "limited by", stays=True, value=known("limited_by")),
     *answer_columns("own_factor", "own factor", "own_factor", detail=1),
-    Column(
-        "own_note", "own note", 3, 2, wraps=True, value=lambda of: of.own.note or None if of.own else None
-    ),
+    Column("own_note", "own note", 3, 2, wraps=True, value=known("own.note")),
     Column("rate_qps", "rate at factor 1 (queries/s)", decimals=2, detail=1, value="options.rate_qps"),
 )
 

@@ -24,6 +24,7 @@ from inferometer.evaluators.reports.base import (
     end_columns,
     evaluation_columns,
     in_us,
+    known,
     ms,
     row_of,
     time_columns,
@@ -35,15 +36,11 @@ _PARTS = ("wait", "copy", "compute")
 _SAMPLED = ("forward", "backward", "communicate", "update")
 
 
-def _communication(of: Summarized[TrainingMeasurement, TrainingSummary]) -> str | None:
-    return of.measured.options.communication or None
-
-
 _TRAINING: tuple[Column[Summarized[TrainingMeasurement, TrainingSummary]], ...] = (
     Column("ranks", "ranks", detail=1, value="measured.options.ranks"),
     Column("devices", "devices", detail=1, value=lambda of: devices_of(of.evaluation)),
     Column("effective_batch", "effective batch", detail=1, value="measured.options.effective_batch"),
-    Column("communication", "gradients by", detail=2, value=_communication),
+    Column("communication", "gradients by", detail=2, value=known("measured.options.communication")),
     *time_columns("step_ms", "step", "summary", _FIGURES, _WITH_INTERVAL),
     Column("throughput_samples_per_s", "throughput (samples/s)", 1, value="summary.throughput_samples_per_s"),
     *end_columns("throughput_samples_per_s", "throughput", "summary.throughput_interval", decimals=1),
@@ -252,7 +249,7 @@ _SCALING: tuple[Column[Summarized[TrainingMeasurement, TrainingSummary]], ...] =
     Column("uncapped_efficiency_percent", "efficiency, uncapped (%)", decimals=4, detail=3),
     Column("communicate_ms", "communicate (ms)", detail=1, value=ms("summary.communicate_ns")),
     Column("communicate_percent", "communicate (%)", decimals=1, detail=1),
-    Column("communication", "gradients by", detail=2, value=_communication),
+    Column("communication", "gradients by", detail=2, value=known("measured.options.communication")),
 )
 
 
