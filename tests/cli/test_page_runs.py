@@ -26,6 +26,14 @@ MIX_LIMITS = ("--time_budget=2", "--min_duration=0.2", "--allow_invalid")
 SCENARIO_LIMITS = ("--min_duration=0.1", "--min_queries=20", "--allow_invalid")
 FRESH_LIMITS = ("--repeat=2", "--time_budget=0.2")
 BATCH_LIMIT = "--num_batches=3"
+MEASURE_LIMITS = {
+    "generation_search": ("--time_budget=3", "--min_duration=0.3"),
+    "mix": ("--blocks=2", "--duration=0.3"),
+    "mix_search": ("--time_budget=2", "--min_duration=0.2"),
+}
+MOST = {"--max_queries": 8, "--duration": 0.5}
+"""The most of the options that end a measurement of generation, one of which it may have."""
+OPERATOR_LIMIT = "--time_budget=0.02"
 _ID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
@@ -38,6 +46,10 @@ def _limited(words: list[str]) -> list[str]:
     """The words with limits, the last of which count."""
     if any(word.startswith("--num_batches") for word in words):
         return [*words, BATCH_LIMIT]
+    if words[0] == "measure":
+        return [*map(_at_most, words), *MEASURE_LIMITS.get(words[1], ())]
+    if words[:2] == ["op", "run"]:
+        return [*words, OPERATOR_LIMIT]
     if words[0] != "predict":
         return words
     if words[1] in LIMITS:
@@ -45,6 +57,12 @@ def _limited(words: list[str]) -> list[str]:
         mix = words[1] == "max-qps" and any(word.startswith("--mix") for word in words)
         return [*words, *(MIX_LIMITS if mix else limits)]
     return [*words, *FRESH_LIMITS] if any(word.startswith("--repeat") for word in words) else words
+
+
+def _at_most(word: str) -> str:
+    """The word, with a smaller number where it is an option that ends a measurement."""
+    name, _, value = word.partition("=")
+    return f"{name}={min(float(value), MOST[name]):g}" if name in MOST else word
 
 
 def _beginnings(shown: str) -> set[str]:
