@@ -171,11 +171,17 @@ def shallow(evaluations: list[Evaluation]) -> list[Evaluation]:
     return [evaluations[0], replace(evaluations[1], trace_level=TraceLevel.MODEL_TRACE)]
 
 
-@pytest.fixture
-def given(evaluations: list[Evaluation]) -> dict[str, list[Evaluation]]:
-    """What each report has something to draw of; ``tests/kinds`` has a module for each kind."""
+@pytest.fixture(scope="session")
+def _reported() -> dict[str, list[Evaluation]]:
     modules = [import_module(f"tests.kinds.{kind.name}") for kind in every_kind()]
+    evaluations = [on_cpu(), on_gpu(), without_a_full_batch()]
     return {name: found for each in modules for name, found in each.reported(evaluations).items()}
+
+
+@pytest.fixture
+def given(_reported: dict[str, list[Evaluation]]) -> dict[str, list[Evaluation]]:
+    """What each report has something to draw of; ``tests/kinds`` has a module for each kind."""
+    return {name: list(found) for name, found in _reported.items()}
 
 
 @pytest.fixture
