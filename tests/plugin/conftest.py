@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,21 +35,41 @@ def agent_environment(installed: Path, tmp_path: Path) -> dict[str, str]:
     return kept | own | {"COLUMNS": "200"}
 
 
+# what a process of the command line costs most is its imports, which the calls of a test share
+_CALLS = """
+import io, json, sys
+from contextlib import redirect_stderr, redirect_stdout
+from inferometer.client.cli.main import run
+
+for line in sys.stdin:
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+    with redirect_stdout(out), redirect_stderr(err):
+        code = run(json.loads(line))
+    answer = [code, *(stream.buffer.getvalue().decode() for stream in (out, err))]
+    print(json.dumps(answer), flush=True)
+"""
+
+
 @pytest.fixture
-def agent(agent_environment: dict[str, str], tmp_path: Path) -> Callable[..., str]:
-    """Runs ``agent``, and returns what it prints to a stream."""
-    program = "from inferometer.client.cli.main import main; main()"
+def agent(agent_environment: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Runs ``agent`` in a process of the test's own, and returns what it prints to a stream."""
+    started: list[subprocess.Popen[str]] = []
 
     def call(*arguments: str, code: int = 0, stream: str = "stdout") -> str:
-        done = subprocess.run(
-            [sys.executable, "-c", program, *arguments],
-            cwd=tmp_path,
-            env=agent_environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert done.returncode == code, done.stderr
-        return done.stdout if stream == "stdout" else done.stderr
+        if not started:  # a test may change its environment until then
+            command = [sys.executable, "-c", _CALLS]
+            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            started.append(subprocess.Popen(command, cwd=tmp_path, env=agent_environment, **pipes))
+        [process] = started
+        assert process.stdin is not None
+        assert process.stdout is not None
+        print(json.dumps(arguments), file=process.stdin, flush=True)
+        found, out, err = json.loads(process.stdout.readline())
+        assert found == code, err
+        printed: str = out if stream == "stdout" else err
+        return printed
 
-    return call
+    yield call
+    for process in started:
+        process.communicate(timeout=120)
+        assert process.returncode == 0
