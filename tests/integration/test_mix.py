@@ -36,15 +36,25 @@ LENGTHS = {
 
 
 @pytest.fixture
-def mix(environment, manifest_folder, tmp_path):
-    """Measures a mix of models, by their names, and returns the evaluation of each, and the exit code."""
+def written(environment, manifest_folder, tmp_path):
+    """Writes the file of a mix of models, by their names."""
     (manifest_folder / SCRIPT).write_text(json.dumps({"service_s": SERVICE_S}))
 
-    def measured(models, *words, command=("measure", "mix")):
+    def write(models):
         path = tmp_path / "mix.yaml"
         path.write_text(yaml.safe_dump([{"name": name, **LOAD, **own} for name, own in models.items()]))
-        options = (f"--mix={path}", *LENGTHS[command], "--warmup=1", f"--manifests={manifest_folder}")
-        code = run([*command, *options, *words])
+        return path
+
+    return write
+
+
+@pytest.fixture
+def mix(written, manifest_folder):
+    """Measures a mix of models, by their names, and returns the evaluation of each, and the exit code."""
+
+    def measured(models, *words, command=("measure", "mix")):
+        options = ("--warmup=1", f"--manifests={manifest_folder}")
+        code = run([*command, f"--mix={written(models)}", *LENGTHS[command], *options, *words])
         store = open_store(None, "inferometer", Path(os.environ["AGENT_DATA_DIR"]))
         try:
             found = list(store.find(EvaluationFilter(kinds=("mix", "mix_search"), include_interrupted=True)))
@@ -119,11 +129,10 @@ def test_each_model_keeps_every_query_and_the_arrivals_of_a_pair_are_the_same(mi
     assert ratio(failing) is None
 
 
-def test_the_library_the_page_and_the_command_measure_the_same(mix, tmp_path, manifest_folder, monkeypatch):
-    mix({"a": {"model_name": "Scripted"}, "b": {"model_name": "Scripted"}})
+def test_the_library_and_the_command_of_the_page_measure_the_same(written, manifest_folder, monkeypatch):
+    path = str(written({"a": {"model_name": "Scripted"}, "b": {"model_name": "Scripted"}}))
     monkeypatch.setenv("AGENT_MANIFESTS", str(manifest_folder))
 
-    path = str(tmp_path / "mix.yaml")
     found = inferometer.measure_group("mix", mix=path, blocks=2, duration_s=0.2, publish=False)
 
     assert [each.measurement.name for each in found] == ["a", "b"]
@@ -163,18 +172,18 @@ def test_the_smallest_bound_says_how_punctually_all_are_sent(mix, monkeypatch):
 
 
 @pytest.fixture
-def stopped(mix, tmp_path, manifest_folder, monkeypatch):
+def stopped(written, manifest_folder, monkeypatch):
     """Runs a job of two models, stops it in a block or a probe, and returns its evaluations and progress."""
 
     def measured(job, request, place, **options):
-        mix({name: {"model_name": "Scripted", "latency_bound": 200} for name in ("a", "b")})
+        path = written({name: {"model_name": "Scripted", "latency_bound": 200} for name in ("a", "b")})
         monkeypatch.setenv("AGENT_MANIFESTS", str(manifest_folder))
         seen = []
         callbacks = JobCallbacks(
             on_progress=lambda each: seen.append(str(each)),
             stop_requested=lambda: bool(seen) and seen[-1].startswith(place),
         )
-        run = job(request(mix=tmp_path / "mix.yaml", **options)).run
+        run = job(request(mix=path, **options)).run
         return list(run(Systems(library_invocation()), callbacks)), seen
 
     return measured
@@ -214,10 +223,11 @@ def test_two_models_that_share_a_lock_can_grow_until_it_is_always_held(mix, capf
 
 def test_a_search_for_the_factor_is_stored_repeated_and_shown(mix, tmp_path, manifest_folder, monkeypatch):
     models = {name: {"model_name": "Scripted", "latency_bound": 200} for name in ("a", "b")}
-    _, code = mix(models, "--force", "--allow_invalid", command=("predict", "max-qps"))
+    brief = ("--time_budget=3", "--min_duration=0.2")
+    _, code = mix(models, "--force", "--allow_invalid", *brief, command=("predict", "max-qps"))
     monkeypatch.setenv("AGENT_MANIFESTS", str(manifest_folder))
     path = str(tmp_path / "mix.yaml")
-    given = {"mix": path, "time_budget_s": 4.0, "min_duration_s": 0.2}
+    given = {"mix": path, "time_budget_s": 3.0, "min_duration_s": 0.2}
 
     found = inferometer.measure_group("mix_search", publish=False, **given)
 
@@ -225,7 +235,7 @@ def test_a_search_for_the_factor_is_stored_repeated_and_shown(mix, tmp_path, man
     assert [each.measurement.name for each in found] == ["a", "b"]
     page = evaluation_document(found[0], found[1:], page_reports(), lambda _: iter(()))
     assert "limited by" in str(page["facts"])
-    line = f"agent measure mix_search --mix={path} --min_duration=0.2 --time_budget=4"
+    line = f"agent measure mix_search --mix={path} --min_duration=0.2 --time_budget=3"
     assert page["command"]["line"] == line
     assert {"factor", "own_factor", "max_qps"} <= {figure["key"] for figure in page["figures"]}
     assert run(["info", "evaluation", "mix_search", "-f", "csv"]) == 0
