@@ -150,6 +150,12 @@ assert Catalog().models
     assert loaded_by(code, FRAMEWORKS) == []
 
 
+def test_the_process_of_a_planned_run_loads_nothing_that_measures(loaded_by: LoadedBy) -> None:
+    code = "import inferometer.evaluators.plans.running.run_process"
+
+    assert loaded_by(code, ("inferometer.agent.training", "urllib3", "numpy", *FRAMEWORKS)) == []
+
+
 def test_looking_for_files_loads_nothing_that_downloads(loaded_by: LoadedBy) -> None:
     code = """
 from pathlib import Path

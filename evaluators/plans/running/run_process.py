@@ -35,7 +35,6 @@ import psutil
 
 from inferometer.agent.files import lock
 from inferometer.agent.hardware.conditions import GpuUseReader, process_tree
-from inferometer.agent.training.rank_environment import expand_hosts
 from inferometer.evaluators.plans.cell_command import SRUN, container_process
 from inferometer.evaluators.plans.running.folder import (
     Ended,
@@ -329,8 +328,9 @@ def run(folder: RunFolder, *, linked: bool) -> Result:
 
 def _machines(spec: RunSpec) -> Sequence[str]:
     """Returns the names of the machines that a run uses: this one, or all nodes on which srun starts it."""
-    nodes = os.environ.get("SLURM_JOB_NODELIST")
-    if nodes and spec.argv[0] == SRUN:
+    if (nodes := os.environ.get("SLURM_JOB_NODELIST")) and spec.argv[0] == SRUN:
+        from inferometer.agent.training.rank_environment import expand_hosts  # which loads a trainer
+
         return tuple(expand_hosts(nodes))
     return (os.environ.get("SLURMD_NODENAME") or socket.gethostname(),)
 
