@@ -317,7 +317,7 @@ def test_help_lists_the_benchmarks(agent):
 
 
 def test_a_training_knows_the_command_that_repeats_it(agent):
-    flags = ("--optimizer=adam", "--lr=0.002", "--framework_name=MXNet", "--threads=1", "--seed=3")
+    flags = ("--optimizer=adam", "--lr=0.002", "--framework_name=MXNet", "--seed=3")
     assert agent("bench", "training", *TINIER, *flags).code == 0
     with closing(open_store(None, "inferometer", Path(os.environ["AGENT_DATA_DIR"]))) as store:
         [evaluation] = store.find(EvaluationFilter())
