@@ -126,7 +126,7 @@ def test_a_comparison_is_that_of_the_command(agent: Agent) -> None:
         ({"b": "nothing"}, "holds no evaluation or group nothing"),
         ({"threshold": -1}, "threshold is -1; it must be at least 0"),
         ({"noise": runs, "threshold": 0.1}, "leave out one"),
-        ({"figures": "p50x"}, 'unknown figure "p50x"'),
+        ({"figures": "p50x"}, "p50x is not a figure of these evaluations"),
     ):
         with pytest.raises(im.InferometerError, match=said):
             im.compare(**{"a": runs[0], "b": runs[1], **wrong})  # type: ignore[arg-type]
