@@ -47,8 +47,7 @@ test: check ## everything that CI runs: check, then all tests
 slow: $(STAMP) ## train each of DLBS's models for two steps, run and export the largest networks, fill memory, and count intervals
 	$(BIN)/python -m pytest -m slow tests/cli/test_benchmark_models.py tests/contract/test_zoo_models.py \
 	  tests/contract/test_zoo_models_mxnet.py tests/integration/test_memory_processes.py \
-	  tests/integration/test_generation_truth.py tests/unit/evaluators/max_qps/test_max_qps.py \
-	  tests/unit/evaluators/max_qps/test_mix_search.py
+	  tests/integration/test_generation_truth.py
 
 check: $(STAMP) proto-check ## installed packages, lint, types, import rules, generated stubs
 	$(BIN)/python -m pip check

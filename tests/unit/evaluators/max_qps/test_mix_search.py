@@ -32,7 +32,6 @@ def searched(
     return search_factor(seeded, host), host
 
 
-@pytest.mark.parametrize("seeds", [14, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("models", "services", "shared"),
     [
@@ -43,20 +42,16 @@ def searched(
     ],
     ids=["one limits", "equal", "close", "apart"],
 )
-def test_over_many_seeds_the_factor_is_right_and_its_interval_true(
-    models: Mapping[str, MaxQpsRequest], services: Sequence[Service], shared: bool, seeds: int
+def test_over_40_seeds_the_factor_is_right_and_its_interval_true(
+    models: Mapping[str, MaxQpsRequest], services: Sequence[Service], shared: bool
 ) -> None:
-    """Intervals that hold the truth 19 times in 20 pass 95 % of draws of 40 seeds, and 85 % of draws of 14.
-
-    Intervals of half the width, which hold it 2 times in 3, pass 0.1 % and 3 %.
-    """
     own = true_factor(models, services, shared=shared)
     truth = min(own.values())
 
-    found = [searched(models, services, seed, shared=shared)[0][0] for seed in range(seeds)]
+    found = [searched(models, services, seed, shared=shared)[0][0] for seed in range(40)]
 
     answers = [each for each in found if each.method == Method.LATE_FRACTION.value]
-    assert len(answers) >= 0.85 * seeds  # the others are brackets
+    assert len(answers) >= 34  # the others are brackets
     errors = np.array([(each.rate_qps or 0.0) / truth - 1 for each in answers])
     assert abs(np.median(errors)) <= 0.02
     assert np.abs(errors).max() <= 0.15
