@@ -197,7 +197,7 @@ def run_closed_loop(
     A query is due when it is sent, so there is no lag; if users think, it is due so long after the one before
     ended, and if users come by a schedule, their first one is due by that. A slow answer delays later
     queries: the latency is that of users who wait for each answer, not that at a given rate. A query that
-    fails or times out makes room for the next. No backlog can grow; all other rules are as in
+    fails or times out makes room for the next. No backlog ends it; all other rules are as in
     ``issuer.run_open_loop``. The limits have no bound. ``sleep`` waits for a number of seconds or until a
     query is done.
     """
