@@ -25,7 +25,7 @@ from inferometer.evaluators.evaluation import Evaluation, of_kind
 from inferometer.evaluators.jobs.options import THRESHOLD
 from inferometer.evaluators.kinds.operators.measurement import OperatorMeasurement, OperatorRow, RowStatus
 from inferometer.evaluators.kinds.operators.report import p50_interval, run_times
-from inferometer.evaluators.reports.base import Column, Row, known, row_of, us
+from inferometer.evaluators.reports.base import Column, known, row_of, us
 from inferometer.evaluators.statistics import percentile, student_tail, t_quantile_95
 from inferometer.evaluators.verdict import Ratio, Verdict, listed
 from inferometer.manifests.errors import ConfigurationError
@@ -247,7 +247,7 @@ def _compare_sides(a: Side, b: Side, threshold: float) -> Comparison:
             "with the same options of agent op run"
         )
     return Comparison(
-        rows=tuple(_row(each, threshold) for each in judged),
+        rows=tuple({**row_of(OPERATOR_COLUMNS, each), "threshold": threshold} for each in judged),
         notes=tuple(_notes(a, b, common)),
         undecided=tuple(_undecided(judged, threshold)),
         conclusion=_conclusion(judged),
@@ -313,10 +313,6 @@ def _verdict(
         for row in measurement.rows
     )
     return verdict if asked else None
-
-
-def _row(judged: _Judged, threshold: float) -> Row:
-    return {**row_of(OPERATOR_COLUMNS, judged), "threshold": threshold}
 
 
 def _conclusion(judged: Sequence[_Judged]) -> str:

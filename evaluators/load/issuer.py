@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -320,7 +321,7 @@ def _sent_and_awaited(
     sleep: Callable[[float], None],
 ) -> tuple[Stop, int]:
     """Sends the queries and waits for the answers; returns why the run ended, and when."""
-    with frozen_heap(), prompt_timers():
+    with frozen_heap(), prompt_wakeups() if sleep is time.sleep else nullcontext():
         target.begin(log)
         try:
             log.begin(clock() + _LEAD_NS)
@@ -417,22 +418,23 @@ def drain(
 
 
 @contextmanager
-def prompt_timers() -> Iterator[None]:
-    """Makes this thread wake up from sleep as soon as the kernel can; has an effect only on Linux.
+def prompt_wakeups() -> Iterator[None]:
+    """Makes this thread, but none that it starts, run as soon as it is due; has an effect only on Linux.
 
-    By default, the kernel lets a thread sleep for up to 50 µs longer, to wake up several at once.
+    By default, the kernel lets a thread sleep for up to 50 µs longer, and one that runs keep the core for
+    milliseconds. Real-time priority ends that: root may set it, and users with a limit of ``rtprio``.
     """
     slack = Path(f"/proc/{threading.get_native_id()}/timerslack_ns")
-    try:
-        before = slack.read_text()
-        slack.write_text("1")
-    except OSError:
+    with ExitStack() as restored:
+        with suppress(OSError):
+            before = slack.read_text()
+            slack.write_text("1")
+            restored.callback(slack.write_text, before)
+        with suppress(OSError, AttributeError):
+            old = os.sched_getscheduler(0) | os.SCHED_RESET_ON_FORK, os.sched_getparam(0)
+            os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+            restored.callback(os.sched_setscheduler, 0, *old)
         yield
-        return
-    try:
-        yield
-    finally:
-        slack.write_text(before)
 
 
 @contextmanager

@@ -6,8 +6,8 @@ commands (``python -m venv peer && peer/bin/pip install guidellm==0.8.1``; ``aip
 ``INFEROMETER_GENERATION_SERVERS`` names servers of this folder as ``NAME=MODEL@URL,…``:
 ``vLLM=tiny@http://127.0.0.1:8000``, ``transformers=/models/tiny@http://localhost:8001`` (``transformers
 serve``), ``llama.cpp=tiny.gguf@http://127.0.0.1:8002``. The known server needs none. All send the same
-constant rate and ask for all tokens, which transformers refuses; there, guidellm sends prompts of a file,
-because it asks for all tokens of those that it makes.
+constant rate of prompts of as many tokens, greedily, and ask for all tokens, which transformers refuses;
+there, guidellm sends prompts of a file, because it asks for all tokens of those that it makes.
 
 The lag of the known server is how much later each request came than the schedule that begins with the most
 punctual one; of real servers, only our own is known, as we stored it. The processor time of a request is
@@ -45,9 +45,9 @@ ROUNDS, LEAST_S, SHORT_S, REQUESTS = 3, 8, 1, 120
 RATES = (5, 20, 50)
 TRANSFORMERS, TRANSFORMERS_RATES = "transformers", (2, 3)
 """``transformers serve`` answers one request at a time, and knows no ``ignore_eos``."""
-_PROMPT, _OUTPUT = 64, 16
-_WORDS, _PROMPT_WORDS = ("the", "of", "and", "to", "in", "is", "was", "for", "on", "that"), 44
-"""Words of one token each, and as many of them as with the template of the tests' models are 64."""
+_PROMPT, _OUTPUT, _TEMPLATE = 64, 16, 10
+"""Tokens; the last, of the template of the tests' models, are in our lengths and not in the peers'."""
+_WORDS = ("the", "of", "and", "to", "in", "is", "was", "for", "on", "that")  # of one token each
 _AGENT = [sys.executable, "-c", "from inferometer.client.cli.main import main; main()"]
 _HOME = {"AGENT_DATA_DIR": "{}", "XDG_CONFIG_HOME": "{}"}
 _LATE, _DISTURBED = 6, 8
@@ -207,14 +207,15 @@ def _our_figures(folder: Path) -> tuple[float, float, float]:
 
 
 def _guidellm(command: str, model: str, at: Server, rate: int, seconds: int, folder: Path) -> Sequence[str]:
-    backend, data = "", f"kind=synthetic_text,prompt_tokens={_PROMPT},output_tokens={_OUTPUT}"
+    lengths = f"prompt_tokens={_PROMPT - _TEMPLATE},output_tokens={_OUTPUT}"
+    backend, data = "extras.body.temperature=0", f"kind=synthetic_text,{lengths}"
     if not at.ignores_eos:
         words, path = np.random.default_rng(0), folder / "prompts.jsonl"
-        lines = [" ".join(words.choice(_WORDS, _PROMPT_WORDS)) for _ in range(rate * seconds)]
+        lines = [" ".join(words.choice(_WORDS, _PROMPT - _TEMPLATE)) for _ in range(rate * seconds)]
         path.write_text("\n".join(json.dumps({"prompt": each}) for each in lines), encoding="utf-8")
-        backend, data = f",max_tokens={_OUTPUT}", f"kind=json_file,path={path}"
+        backend, data = f"{backend},max_tokens={_OUTPUT}", f"kind=json_file,path={path}"
     options = {
-        "--backend": f"kind=openai_http,target={at.url},model={at.model}{backend}",
+        "--backend": f"kind=openai_http,target={at.url},model={at.model},{backend}",
         "--tokenizer": f"kind=hf_auto,model={model}",
         "--data": data,
         "--profile": f"kind=constant,rate={rate}",
@@ -234,7 +235,7 @@ def _guidellm_figures(folder: Path) -> tuple[float, float]:
 
 def _aiperf(command: str, model: str, at: Server, rate: int, seconds: int, folder: Path) -> Sequence[str]:
     load = [f"--request-rate={rate}", "--arrival-pattern=constant", f"--request-count={rate * seconds}"]
-    lengths = [f"--isl={_PROMPT}", f"--osl={_OUTPUT}"]
+    lengths = [f"--isl={_PROMPT - _TEMPLATE}", f"--osl={_OUTPUT}", "--extra-inputs=temperature:0"]
     lengths += ["--extra-inputs=ignore_eos:true"] if at.ignores_eos else []
     server = [f"--model={at.model}", f"--url={at.url}", "--endpoint-type=chat", "--streaming"]
     quiet = ["--ui=none", "--no-gpu-telemetry", "--no-server-metrics", f"--output-artifact-dir={folder}"]

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -65,7 +65,7 @@ def measure() -> list[Row]:
         taken = interleaved(
             ROUNDS,
             {
-                (name, flying): partial(_latencies_s, pool, call, flying)
+                (name, flying): partial(_measured, pool, call, flying)
                 for name, call in calls.items()
                 for flying in (1, CALLS_AT_ONCE)
             },
@@ -73,23 +73,16 @@ def measure() -> list[Row]:
     rows = []
     for flying, aims in ((1, ("", "")), (CALLS_AT_ONCE, ("≥ 4", "≤ 0.3"))):
         ours, theirs = (list(taken[name, flying]) for name in ("agent", "mlserver"))
-        for what, figure, aim, unit in (
-            ("throughput", _rate, aims[0], "calls/s"),
-            ("p99", _p99_ms, aims[1], "ms"),
-        ):
-            over, under = [figure(run) for run in ours], [figure(run) for run in theirs]
+        for place, (what, unit) in enumerate((("throughput", "calls/s"), ("p99", "ms"))):
+            over, under = [run[place] for run in ours], [run[place] for run in theirs]
             detail = f"{statistics.median(over):.1f} / {statistics.median(under):.1f} {unit}"
-            rows.append(
-                Row(f"{flying} in flight: {what} / that of MLServer", divided(over, under), aim, detail)
-            )
+            name = f"{flying} in flight: {what} / that of MLServer"
+            rows.append(Row(name, divided(over, under), aims[place], detail))
     return rows
 
 
-_Run = tuple[Sequence[float], float]
-
-
-def _latencies_s(pool: futures.ThreadPoolExecutor, call: Callable[[], None], flying: int) -> _Run:
-    """Returns the seconds of each call, with ``flying`` calls in flight, and of all of them together."""
+def _measured(pool: futures.ThreadPoolExecutor, call: Callable[[], None], flying: int) -> tuple[float, float]:
+    """Returns the calls per second with ``flying`` calls in flight, and their p99 in milliseconds."""
 
     def timed(_: int) -> float:
         started_s = time.perf_counter()
@@ -99,15 +92,7 @@ def _latencies_s(pool: futures.ThreadPoolExecutor, call: Callable[[], None], fly
     calls = THROUGHPUT_CALLS if flying > 1 else THROUGHPUT_CALLS // 2
     started_s = time.perf_counter()
     found = list(pool.map(timed, range(calls)) if flying > 1 else map(timed, range(calls)))
-    return found, time.perf_counter() - started_s
-
-
-def _rate(run: _Run) -> float:
-    return len(run[0]) / run[1]
-
-
-def _p99_ms(run: _Run) -> float:
-    return float(np.percentile(run[0], 99)) * 1e3
+    return calls / (time.perf_counter() - started_s), float(np.percentile(found, 99)) * 1e3
 
 
 def call_of(stack: ExitStack, address: str, model: str) -> Callable[[], None]:

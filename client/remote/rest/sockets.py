@@ -32,6 +32,7 @@ from inferometer.client.remote.rest.responses import (
     of_connecting,
     of_exchange,
 )
+from inferometer.evaluators.load.issuer import prompt_wakeups
 from inferometer.manifests.errors import SessionError
 
 MAX_IDLE_S = 3.0
@@ -426,7 +427,8 @@ class Flights:
     def _run(self) -> None:
         self._loop.call_later(_CHECK_S, self._check)
         try:
-            self._loop.run_forever()
+            with prompt_wakeups():  # which the times of the responses need as much
+                self._loop.run_forever()
             self._loop.run_until_complete(asyncio.sleep(0))  # what was still to be done
         finally:
             self._loop.close()

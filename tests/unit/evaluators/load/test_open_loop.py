@@ -2,7 +2,9 @@
 
 import gc
 import itertools
+import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,7 @@ from virtual_system import NS_PER_S, VirtualClock, VirtualServer
 
 from inferometer.evaluators.kinds.load.summary import LoadSummary
 from inferometer.evaluators.load.arrivals import ConstantArrivals, Extent, PoissonArrivals, Schedule
-from inferometer.evaluators.load.issuer import RunLimits, prompt_timers, run_open_loop
+from inferometer.evaluators.load.issuer import RunLimits, prompt_wakeups, run_open_loop
 from inferometer.evaluators.load.queries import Outcome, Stop
 from inferometer.evaluators.load.validity import lag_in_percentiles
 
@@ -178,11 +180,16 @@ def test_the_sender_spins_as_long_as_it_oversleeps_unless_the_bound_is_narrow(
 
 
 @pytest.mark.skipif(not SLACK.exists(), reason="only Linux tells the slack of timers")
-def test_timers_are_prompt_in_a_run_and_as_they_were_after_it():
-    before = SLACK.read_text()
-    with prompt_timers():
-        assert SLACK.read_text() == "1\n"
-    assert SLACK.read_text() == before
+def test_a_thread_wakes_up_promptly_in_a_run_and_is_as_it_was_after_it():
+    def now():
+        return SLACK.read_text(), os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK
+
+    before, capabilities = now(), re.search(r"CapEff:\s*(\w+)", Path("/proc/self/status").read_text())
+    may_set_priorities = int(capabilities[1], 16) >> 23 & 1  # CAP_SYS_NICE
+    with prompt_wakeups(), ThreadPoolExecutor() as pool:
+        assert now() == (("0\n", os.SCHED_FIFO) if may_set_priorities else ("1\n", os.SCHED_OTHER))
+        assert pool.submit(os.sched_getscheduler, 0).result() == os.SCHED_OTHER
+    assert now() == before
 
 
 def test_nothing_is_left_frozen_after_a_run(monkeypatch, count_frozen_objects):
