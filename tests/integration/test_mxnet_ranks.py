@@ -169,7 +169,7 @@ def read_steps(process: Process, steps: int) -> None:
 
 def test_a_rank_that_is_killed_ends_the_scheduler_and_then_the_other_rank(start, tmp_path):
     run = {"name": "plain", "sizes": [8, 8], "steps": 0, "communication": "dist_sync"}
-    scheduler, _, *ranks = start(tmp_path, run, PS_HEARTBEAT_TIMEOUT="7")
+    scheduler, _, *ranks = start(tmp_path, run, PS_HEARTBEAT_TIMEOUT="12")
     for process in ranks:
         read_steps(process, 5)
 

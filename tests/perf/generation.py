@@ -11,14 +11,13 @@ there, guidellm sends prompts of a file, because it asks for all tokens of those
 
 The lag of the known server is how much later each request came than the schedule that begins with the most
 punctual one; of real servers, only our own is known, as we stored it. The processor time of a request is
-that of the tool's processes, without what a run of a second takes at the lowest rate, so that imports and
-set-up do not count. Our TTFT begins when a request was due, and that of the peers when it was sent.
+the slope of that of the tool's processes over the requests of its runs, so that imports and set-up do not
+count. Our TTFT begins when a request was due, and that of the peers when it was sent.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import resource
 import subprocess
@@ -52,7 +51,6 @@ _AGENT = [sys.executable, "-c", "from inferometer.client.cli.main import main; m
 _HOME = {"AGENT_DATA_DIR": "{}", "XDG_CONFIG_HOME": "{}"}
 _LATE, _DISTURBED = 6, 8
 _TIMEOUT_S = 180.0
-_CPU, _LAG = "processor time of a request", "p99 of the lag"
 
 
 @dataclass(frozen=True)
@@ -149,36 +147,36 @@ def measure(rounds: int = ROUNDS) -> Iterator[tuple[str, Sequence[Row]]]:
 def _rows(rounds: int, at: Server, peers: Mapping[str, Tool], known: Serving | None) -> list[Row]:
     ours = Tool(_ours, _our_figures, _HOME, (0, _LATE, _DISTURBED))
     tools = {"ours": ours, "ours again": ours, **peers}
-    lasts = {rate: max(LEAST_S, REQUESTS // rate) for rate in at.rates}
-    runs = [(at.rates[0], SHORT_S), *lasts.items()]
+    runs = [(at.rates[0], SHORT_S), *((rate, max(LEAST_S, REQUESTS // rate)) for rate in at.rates)]
     taken = interleaved(
         rounds,
-        {(name, *run): partial(tool.run, at, *run, known) for name, tool in tools.items() for run in runs},
+        {(name, run): partial(tool.run, at, *run, known) for name, tool in tools.items() for run in runs},
     )
 
-    def figures(name: str, rate: int) -> Mapping[str, Sequence[float]]:
-        short, whole = taken[name, at.rates[0], SHORT_S], taken[name, rate, lasts[rate]]
-        requests = rate * lasts[rate] - at.rates[0] * SHORT_S
-        return {
-            "p50 of TTFT": [run.ttft for run in whole],
-            "p50 of TPOT": [run.tpot for run in whole],
-            _CPU: [(over.cpu - under.cpu) / requests for over, under in zip(whole, short, strict=True)],
-            _LAG: [run.lag for run in whole],
-        }
+    def row(what: str, aim: str, figures: Sequence[Sequence[float]]) -> Row:
+        over, under = figures
+        return Row(what, divided(over, under), aim, f"{median(over):.2f} / {median(under):.2f} ms")
 
-    rows = []
-    for rate in at.rates:
-        found = {name: figures(name, rate) for name in tools}
-        medians = {name: median(each[_LAG]) for name, each in found.items()}
-        lags = ", ".join(f"{name} {lag:.2f}" for name, lag in medians.items() if math.isfinite(lag))
-        rows.append(Row(f"{rate}/s: {_LAG} / 1 ms", found["ours"][_LAG], "≤ 1", f"{lags} ms"))
-        for name in (name for name in tools if name != "ours"):
-            for what, over in found["ours"].items():
-                under = found[name][what]
-                if what != _LAG and all(under):  # TPOT is 0 if a whole answer came at once
-                    detail = f"{median(over):.2f} / {median(under):.2f} ms"
-                    aim = "" if name == "ours again" else "≤ 0.33" if what == _CPU else "≤ 1"
-                    rows.append(Row(f"{rate}/s: {what} / {name}", divided(over, under), aim, detail))
+    def cpu_ms(name: str) -> Sequence[float]:
+        of_rounds = zip(*(taken[name, run] for run in runs), strict=True)
+        return [float(np.polyfit(requests, [found.cpu for found in each], 1)[0]) for each in of_rounds]
+
+    requests = [rate * seconds for rate, seconds in runs]
+    rows, others = [], [name for name in tools if name != "ours"]
+    for run in runs[1:]:
+        rate = f"{run[0]}/s"
+        lags = {name: [found.lag for found in taken[name, run]] for name in tools}
+        told = ", ".join(f"{name} {median(of):.2f}" for name, of in lags.items() if np.isfinite(of).all())
+        rows.append(Row(f"{rate}: p99 of the lag / 1 ms", lags["ours"], "≤ 1", f"{told} ms"))
+        for name in others:
+            for what in ("ttft", "tpot"):
+                both = [[getattr(each, what) for each in taken[of, run]] for of in ("ours", name)]
+                if all(both[1]):  # TPOT is 0 if a whole answer came at once
+                    aim = "" if name == "ours again" else "≤ 1"
+                    rows.append(row(f"{rate}: p50 of {what.upper()} / {name}", aim, both))
+    for name in others:
+        aim = "" if name == "ours again" else "≤ 0.33"
+        rows.append(row(f"processor time of a request / {name}", aim, [cpu_ms("ours"), cpu_ms(name)]))
     return rows
 
 

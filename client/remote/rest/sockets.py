@@ -482,12 +482,9 @@ class Flights:
     async def _connected(self) -> _Connection:
         at, loop = self.endpoint, self._loop
         if at.context is not None:
+            name = at.server_name
             _, connection = await loop.create_connection(
-                lambda: _Connection(self, None),
-                at.host,
-                at.port,
-                ssl=at.context,
-                server_hostname=at.server_name,
+                lambda: _Connection(self, None), at.host, at.port, ssl=at.context, server_hostname=name
             )
             return connection
         plain = await self._plain()
@@ -500,19 +497,21 @@ class Flights:
 
     async def _plain(self) -> socket.socket:
         """Returns a connected socket, which the loop's transport shares with ``_Connection.send``."""
-        found = await self._loop.getaddrinfo(self.endpoint.host, self.endpoint.port, type=socket.SOCK_STREAM)
+        at = self.endpoint.host, self.endpoint.port, 0, socket.SOCK_STREAM
+        try:  # a number needs no thread, which takes longer than to connect
+            found = socket.getaddrinfo(*at, flags=socket.AI_NUMERICHOST)
+        except socket.gaierror:
+            found = await self._loop.getaddrinfo(*at[:2], type=at[3])
         failed: OSError = socket.gaierror()
         for family, kind, protocol, _, address in found:
             plain = socket.socket(family, kind, protocol)
             try:
                 plain.setblocking(False)
                 await self._loop.sock_connect(plain, address)
-            except OSError as error:
-                plain.close()
-                failed = error
-            except BaseException:
-                plain.close()
-                raise
-            else:
                 return plain
+            except BaseException as error:
+                plain.close()
+                if not isinstance(error, OSError):
+                    raise
+                failed = error
         raise failed
