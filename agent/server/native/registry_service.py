@@ -51,8 +51,8 @@ class RegistryService:
             return self._agent_info
 
     def start(self) -> None:
-        """Starts reading ``agent_info``, so that the first call does not wait for it."""
-        threading.Thread(target=self._read, name="read-agent-info", daemon=True).start()
+        """Starts reading ``agent_info``, so that only the program's end may wait for it."""
+        threading.Thread(target=self._read, name="read-agent-info").start()
 
     def _read(self) -> None:
         with suppress(InferometerError):  # every call raises it
