@@ -432,7 +432,8 @@ def prompt_wakeups() -> Iterator[None]:
             restored.callback(slack.write_text, before)
         with suppress(OSError, AttributeError):
             old = os.sched_getscheduler(0) | os.SCHED_RESET_ON_FORK, os.sched_getparam(0)
-            os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+            priority = os.sched_param(max(1, old[1].sched_priority))
+            os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, priority)
             restored.callback(os.sched_setscheduler, 0, *old)
         yield
 

@@ -51,8 +51,8 @@ class RegistryService:
             return self._agent_info
 
     def start(self) -> None:
-        """Starts reading ``agent_info``, so that only the program's end may wait for it."""
-        threading.Thread(target=self._read, name="read-agent-info").start()
+        """Starts reading ``agent_info``, so that no call waits for it; the end of the program does."""
+        threading.Thread(target=self._read, name="read-agent-info", daemon=False).start()
 
     def _read(self) -> None:
         with suppress(InferometerError):  # every call raises it

@@ -427,7 +427,7 @@ class Flights:
     def _run(self) -> None:
         self._loop.call_later(_CHECK_S, self._check)
         try:
-            with prompt_wakeups():  # which the times of the responses need as much
+            with prompt_wakeups():  # it stamps what arrives
                 self._loop.run_forever()
             self._loop.run_until_complete(asyncio.sleep(0))  # what was still to be done
         finally:
@@ -497,11 +497,11 @@ class Flights:
 
     async def _plain(self) -> socket.socket:
         """Returns a connected socket, which the loop's transport shares with ``_Connection.send``."""
-        at = self.endpoint.host, self.endpoint.port, 0, socket.SOCK_STREAM
-        try:  # a number needs no thread, which takes longer than to connect
-            found = socket.getaddrinfo(*at, flags=socket.AI_NUMERICHOST)
+        host, port = self.endpoint.host, self.endpoint.port
+        try:  # a numeric address needs no thread, which takes longer than to connect
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
         except socket.gaierror:
-            found = await self._loop.getaddrinfo(*at[:2], type=at[3])
+            found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         failed: OSError = socket.gaierror()
         for family, kind, protocol, _, address in found:
             plain = socket.socket(family, kind, protocol)

@@ -182,14 +182,20 @@ def test_the_sender_spins_as_long_as_it_oversleeps_unless_the_bound_is_narrow(
 @pytest.mark.skipif(not SLACK.exists(), reason="only Linux tells the slack of timers")
 def test_a_thread_wakes_up_promptly_in_a_run_and_is_as_it_was_after_it():
     def now():
-        return SLACK.read_text(), os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK
+        policy = os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK
+        return SLACK.read_text(), policy, os.sched_getparam(0).sched_priority
 
     before, capabilities = now(), re.search(r"CapEff:\s*(\w+)", Path("/proc/self/status").read_text())
     may_set_priorities = int(capabilities[1], 16) >> 23 & 1  # CAP_SYS_NICE
     with prompt_wakeups(), ThreadPoolExecutor() as pool:
-        assert now() == (("0\n", os.SCHED_FIFO) if may_set_priorities else ("1\n", os.SCHED_OTHER))
+        assert now() == (("0\n", os.SCHED_FIFO, 1) if may_set_priorities else ("1\n", os.SCHED_OTHER, 0))
         assert pool.submit(os.sched_getscheduler, 0).result() == os.SCHED_OTHER
     assert now() == before
+    if may_set_priorities:  # a higher one, as of chrt, stays
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(7))
+        with prompt_wakeups():
+            assert now() == ("0\n", os.SCHED_FIFO, 7)
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def test_nothing_is_left_frozen_after_a_run(monkeypatch, count_frozen_objects):
