@@ -36,7 +36,6 @@ from inferometer.evaluators.plans.cell_command import (
 )
 from inferometer.evaluators.plans.cells import NODES, TASKS, Cell, shown, tasks_of
 from inferometer.evaluators.plans.plan import ContainerSoftware, Value, items_of
-from inferometer.evaluators.plans.running.folder import Result
 from inferometer.evaluators.plans.running.places import (
     AgentsPlace,
     LocalPlace,
@@ -137,7 +136,9 @@ class PlanAgents:
         return AgentsPlace(
             agents_of=self.able,
             hosts=self.hosts,
-            unreachable=_unreachable,
+            unreachable=lambda result: (
+                result.exit_code == EXIT_CODES[AgentError] and CANNOT_BE_REACHED in result.reason
+            ),
             local=LocalPlace(_access(invocation)),
         )
 
@@ -197,11 +198,6 @@ def _addresses(texts: Iterable[str], what: str) -> tuple[str, ...]:
             raise ConfigurationError(f"{what}: {address} is named twice")
         found.append(address)
     return tuple(found)
-
-
-def _unreachable(result: Result) -> bool:
-    """Returns whether a run failed because its agent's address could not be reached."""
-    return result.exit_code == EXIT_CODES[AgentError] and CANNOT_BE_REACHED in result.reason
 
 
 def _access(invocation: Invocation) -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -246,8 +246,7 @@ def _grown(begin: _Number | None, end: _Number | None) -> _Number | None:
 
 
 def _percent(share: float) -> str:
-    percent = 100 * share
-    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"
+    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
 
 
 def _counted(count: int, noun: str, ending: str = "s") -> str:
@@ -281,8 +280,6 @@ A distance of 2 is enough if the two parts are known (Ashman, Bird and Zepf, 199
 already gives 2.7 for a normal distribution and 3.5 for a uniform one. Of samples with 60 times, 4 % of the
 uniform ones and 2 % of those with a correlation of 0.9 exceed 4.5; longer samples do not.
 """
-
-_OF_ROUNDS = 0.9
 
 
 def instabilities(times_ns: NDArray[np.int64], round_size: int = 1) -> tuple[str, ...]:
@@ -367,7 +364,7 @@ def _levels(times: NDArray[np.float64], round_size: int) -> str:
         return ""
     distances = np.diff(np.flatnonzero(times > math.exp((low[-1] + high[0]) / 2)))
     # nearly all successive times of the high level are one round apart
-    if round_size > 1 and float(np.mean(distances == round_size)) >= _OF_ROUNDS:
+    if round_size > 1 and float(np.mean(distances == round_size)) >= 0.9:
         return ""
     first, second = (math.exp(float(np.median(part))) / 1e6 for part in (low, high))
     percent = 100 * len(high) / count
@@ -425,7 +422,10 @@ _TOO_FEW = f"by the counters only: fewer than {LEAST_BATCHES} full batches are t
 
 
 def judged(
-    hosts: Sequence[HostConditions], times_ns: NDArray[np.int64] | None = None, round_size: int = 1
+    hosts: Sequence[HostConditions],
+    times_ns: NDArray[np.int64] | None = None,
+    round_size: int = 1,
+    client: HostConditions | None = None,
 ) -> Conditions:
     """Returns the verdict; for several hosts, the verdict on the worst one.
 
@@ -433,11 +433,15 @@ def judged(
         hosts: The conditions on each host of the model; empty if none is watched.
         times_ns: int64; the times of equal batches in order; None if they may vary, as under load.
         round_size: The number of batches whose inputs are prepared together; see ``instabilities``.
+        client: The conditions on the machine of the client, unless it is one of the hosts.
     """
     several = len(hosts) > 1
-    disturbances = tuple(
+    disturbances = [
         f"{host.hostname}: {found}" if several else found for host in hosts for found in host.disturbances()
-    )
+    ]
+    if client is not None:  # a server that reports nothing may be one of its other processes
+        own = replace(client, others_share=None).disturbances()
+        disturbances += [f"on the machine of the client, {found}" for found in own]
     few = times_ns is None or len(times_ns) < LEAST_BATCHES
     times = None if times_ns is None or few else instabilities(times_ns, round_size)
     hosts = tuple(hosts)
@@ -465,7 +469,7 @@ class WatchedSystem(Protocol):
 
 
 class Watch(Closeable):
-    """The watch over the hosts of a system, from ``begin`` to ``end``.
+    """The watch over the hosts of a system and the machine of its client, from ``begin`` to ``end``.
 
     For a model in this process, a thread also samples values without counters. ``close`` ends that thread.
 
@@ -514,12 +518,16 @@ class Watch(Closeable):
             times_ns: int64; the times of full batches in order; None if they may vary, as under load.
             batch_size: The number of inputs in a full batch.
         """
-        ends = self._counters() if self._begins else ()
+        ends = self._counters()
         samples = self._sampler.stop() if self._sampler is not None else None
         system, rounds = self._description, 1  # batches whose inputs are prepared together
         if system.preprocess_threads and not system.overlap:
             rounds = round_size(bytes_ahead(system.manifest.tensors), batch_size)
-        return judged(_by_host(self._begins, ends, samples), times_ns, rounds)
+        hosts = _by_host(self._begins, ends, samples)
+        told = ({each.machine for each in read[:-1]} for read in (self._begins, ends))
+        if self._elsewhere and ends[-1].machine not in set.intersection(*told):
+            return judged(hosts[:-1], times_ns, rounds, client=hosts[-1])
+        return judged(hosts, times_ns, rounds)
 
     def close(self) -> None:
         """Ends the sampling thread; calling it again does nothing."""
@@ -529,15 +537,8 @@ class Watch(Closeable):
             self._gpu.close()
 
     def _counters(self) -> Sequence[ConditionCounters]:
-        """Returns the counters of the model's processes, and of this one if it shares a machine with any.
-
-        The CPU time of this process then belongs to the measurement, as with a model in this process.
-        """
-        found = list(self._read())
-        if self._elsewhere and found:
-            own = read_counters()
-            found += [own] * (own.machine in {each.machine for each in found})
-        return found
+        """Returns the counters of the system's processes, and of this one, which may share their machine."""
+        return [*self._read(), *([read_counters()] if self._elsewhere else [])]
 
 
 def _by_host(

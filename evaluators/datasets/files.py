@@ -319,7 +319,8 @@ _Found = Iterator[tuple[str, str, Any]]
 
 def _of_csv(file: Any, column: str, several: bool) -> _Found:
     rows = csv.reader(file, strict=True)
-    header = [_column_name(name.strip(), several) for name in next(rows, [])]
+    names = [name.strip() for name in next(rows, [])]  # the names of numbers keep their case
+    header = [name if several and name.casefold() != _ID else name.casefold() for name in names]
     if _ID not in header or len(set(header)) < max(2, len(header)) or (column not in header and not several):
         wanted = f"{_ID} and numbers" if several else f"{_ID} and {column}"
         raise ValueError(f"line 1 names no columns {wanted}")
@@ -333,11 +334,6 @@ def _of_csv(file: Any, column: str, several: bool) -> _Found:
         place = f"line {rows.line_num}"
         value = {n: _parsed_number(text, place) for n, text in row.items()} if several else row[column]
         yield place, _id_of(name, place), value
-
-
-def _column_name(name: str, several: bool) -> str:
-    """Returns the name of a column; that of a number keeps its case."""
-    return name if several and name.casefold() != _ID else name.casefold()
 
 
 def _of_lines(file: Any, column: str, several: bool) -> _Found:

@@ -70,6 +70,7 @@ class Answer:
         text: All of the content, joined.
         id: The server's id of the answer; empty if it tells none, as ``model``.
         model: The server's name of the model that answered.
+        cached_tokens: How many tokens of the prompt the server had in its cache.
     """
 
     first_byte_ns: int = UNKNOWN
@@ -82,6 +83,7 @@ class Answer:
     text: str = ""
     id: str = ""
     model: str = ""
+    cached_tokens: int = UNKNOWN
 
     @property
     def visible(self) -> str:
@@ -101,6 +103,7 @@ class Streams:
         first_byte_ns: int64, n; see ``Answer``.
         last_byte_ns: int64, n.
         input_tokens: int64, n.
+        cached_tokens: int64, n.
         output_tokens: int64, n.
         planned_tokens: int64, n; the most tokens that the request allowed.
         chunk_count: int64, n; the chunks with content of each request.
@@ -114,6 +117,7 @@ class Streams:
     first_byte_ns: NDArray[np.int64]
     last_byte_ns: NDArray[np.int64]
     input_tokens: NDArray[np.int64]
+    cached_tokens: NDArray[np.int64]
     output_tokens: NDArray[np.int64]
     planned_tokens: NDArray[np.int64]
     chunk_count: NDArray[np.int64]
@@ -137,7 +141,7 @@ class Streams:
     def of(cls, answers: Sequence[Answer], planned: Sequence[int], began_ns: int) -> Streams:
         """Returns the columns of answers whose times are on the clock on which the run began."""
         chunks = np.array([c for each in answers for c in each.chunks], np.int64).reshape(-1, 3)
-        names = ("first_byte_ns", "last_byte_ns", "input_tokens", "output_tokens")
+        names = REQUEST_COLUMNS[:5]
         found = {name: np.array([getattr(each, name) for each in answers], np.int64) for name in names}
         for name in names[:2]:
             found[name] = np.where(found[name] == UNKNOWN, UNKNOWN, found[name] - began_ns)
@@ -195,6 +199,7 @@ class Streams:
     @classmethod
     def joined(cls, parts: Sequence[Mapping[str, Any]]) -> Streams:
         """Returns the columns of ``parts``; raises KeyError, TypeError or ValueError if they are damaged."""
+        parts = [{"cached_tokens": [UNKNOWN] * len(each["chunk_count"]), **each} for each in parts]
         found: dict[str, Any] = {name: [each for part in parts for each in part[name]] for name in _COLUMNS}
         for name in (*REQUEST_COLUMNS, *CHUNK_COLUMNS):
             found[name] = np.array(found[name], np.int64)
@@ -202,7 +207,8 @@ class Streams:
 
 
 REQUEST_COLUMNS = (
-    *("first_byte_ns", "last_byte_ns", "input_tokens", "output_tokens", "planned_tokens", "chunk_count"),
+    *("first_byte_ns", "last_byte_ns", "input_tokens", "cached_tokens", "output_tokens"),
+    *("planned_tokens", "chunk_count"),
 )
 TEXT_COLUMNS = ("finish", "error")
 CHUNK_COLUMNS = ("chunk_ns", "chunk_kind", "chunk_characters")

@@ -393,8 +393,9 @@ class _Import:
 
     def _drop_unknown(self, plan: dict[str, Any]) -> None:
         """Omits values that refer to missing parameters, then values that refer to the omitted ones."""
-        extended = (part for each in plan["extensions"] for part in _of_extension(each))
-        parts = [plan["parameters"], plan["variables"], *extended]
+        parts = [plan["parameters"], plan["variables"]]
+        for each in plan["extensions"]:
+            parts += [each.get("parameters", {}), *each.get("cases", [])]
         dropped = True
         while dropped:
             known = {*self._environment, *(name for part in parts for name in part)}
@@ -466,10 +467,6 @@ def _refused(reason: str) -> ConfigurationError:
 def _value(written: Any) -> Any:
     """Returns the value of a parameter, which may be written with its type and description."""
     return written.get("val") if isinstance(written, dict) else written
-
-
-def _of_extension(extension: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [extension.get("parameters", {}), *extension.get("cases", [])]
 
 
 def _why_python(value: Any) -> str:

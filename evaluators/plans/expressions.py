@@ -111,10 +111,6 @@ def _product(left: Any, right: Any) -> Any:
     return left * right
 
 
-def _remainder(left: Any, right: Any) -> Any:
-    return _fillable(left) % right if isinstance(left, str) else left % right
-
-
 def _fillable(text: str) -> str:
     if not _FIELDS.fullmatch(text):
         raise ValueError("a format string can contain only the fields {}, {0}, %s and %d")
@@ -135,7 +131,7 @@ _SAME = (
 _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
     **{getattr(ast, of): getattr(operator, name) for of, name in (each.split() for each in _SAME)},
     ast.Mult: _product,
-    ast.Mod: _remainder,
+    ast.Mod: lambda left, right: (_fillable(left) if isinstance(left, str) else left) % right,
     ast.In: lambda one, several: one in several,
     ast.NotIn: lambda one, several: one not in several,
     ast.Is: lambda one, other: one == other and type(one) is type(other),

@@ -96,6 +96,19 @@ def test_a_search_finds_the_rate_that_a_server_can_serve(agent: Agent) -> None:
     assert document["probes"][0]["latency_ms_p50"] == pytest.approx(2, rel=0.5)
 
 
+@pytest.mark.parametrize("cached", [0, 19])
+def test_prompts_that_the_server_knew_are_told(agent: Agent, cached: int) -> None:
+    load = ("--concurrency=3", "--max_queries=12", "--output_tokens=5", "--prompt_tokens=20")
+    with serving(first_ms=1, token_ms=0.1, cached=cached) as server:
+        found = agent(*MEASURE, at(server), *load)
+
+    assert found.code == 0, found.stderr
+    assert found.figure("tokens").startswith(f"20.0 in ({cached}.0 of them cached), 5.0 out of 5.0 planned")
+    assert ("give a --seed that it has not seen" in found.stdout) is (cached == 19)
+    [row] = agent("info", "evaluation", "generation", "-f", "csv").rows
+    assert row["cached_tokens"] == f"{cached}.0"
+
+
 def test_the_series_of_the_server_are_kept_beside_the_requests(agent: Agent, tmp_path: Path) -> None:
     load = ("--concurrency=3", "--max_queries=12", "--output_tokens=5", "--server_statistics_hz=20")
     with serving(first_ms=20, token_ms=5, parallel=1) as server:
@@ -161,10 +174,10 @@ def test_what_cannot_be_searched_for_is_told_in_a_line(
         ({"most_tokens": 2}, ("--ignore_eos",), r"tokens .*5.0 out of 5.0 planned a request, counted by"),
         ({"breaks": "error", "every": 2}, (), r"3 failed: the stream has an error: the engine has died"),
         ({"breaks": "cut", "every": 2}, (), r"3 failed: the connection was lost; the server was stopped"),
-        ({"closes": True, "crlf": True}, (), r"requests +5 \(5 answered\), after 1 of"),
-        ({"split_ms": 1}, (), r"requests +5 \(5 answered\), after 1 of"),
-        ({"models": ["a", "tiny"]}, ("--model_name=tiny",), r"requests +5 \(5 answered\), after 1 of"),
-        ({"key": "sesame"}, ("--secret=sesame",), r"requests +5 \(5 answered\), after 1 of"),
+        ({"closes": True, "crlf": True}, (), r"requests +(\d) \(\1 answered\), after \d of"),
+        ({"split_ms": 1}, (), r"requests +(\d) \(\1 answered\), after \d of"),
+        ({"models": ["a", "tiny"]}, ("--model_name=tiny",), r"requests +(\d) \(\1 answered\), after \d of"),
+        ({"key": "sesame"}, ("--secret=sesame",), r"requests +(\d) \(\1 answered\), after \d of"),
     ],
 )
 def test_servers_differ(

@@ -36,6 +36,7 @@ class Behaviour:
         reasoning: How many of the first tokens are reasoning.
         role: Whether a chunk without content comes first, at the request's turn.
         usage: Whether a request that asks for the usage gets it.
+        cached: How many of a prompt's tokens it tells to have in its cache; -1 to tell nothing.
         slow_start: How many of the first requests take ``slow_ms`` longer.
         breaks: ``error`` for an error in the middle, ``cut`` for a connection that is reset, or a status such
             as ``429`` instead of an answer; errors repeat the key.
@@ -60,6 +61,7 @@ class Behaviour:
     reasoning: int = 0
     role: bool = True
     usage: bool = True
+    cached: int = -1
     slow_start: int = 0
     slow_ms: float = 100.0
     breaks: str = ""
@@ -216,7 +218,9 @@ class _Stream:
             sent.reasoning += reasons
             chunk = {"reasoning_content" if reasons else "content": text}
             sent.chunks.append((await self._event(self._choice(chunk)), count, text))
-        usage = {"prompt_tokens": sent.prompt_tokens, "completion_tokens": sent.tokens}
+        usage: dict[str, Any] = {"prompt_tokens": sent.prompt_tokens, "completion_tokens": sent.tokens}
+        if how.cached >= 0:
+            usage["prompt_tokens_details"] = {"cached_tokens": how.cached}
         if not self._streams:
             return self._whole(usage)
         await self._event(self._choice({}, self._finish))
@@ -277,7 +281,7 @@ class _Stream:
         if closes:
             self._transport.close()
 
-    def _whole(self, usage: dict[str, int]) -> None:
+    def _whole(self, usage: dict[str, Any]) -> None:
         text = "".join(text for _, _, text in self._sent.chunks)
         said = {"message": {"content": text}} if self._chat else {"text": text}
         if self._how.echoes and self._sent.body.get("echo"):

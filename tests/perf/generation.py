@@ -9,9 +9,12 @@ serve``), ``llama.cpp=tiny.gguf@http://127.0.0.1:8002``. The known server needs 
 constant rate of prompts of as many tokens, greedily, and ask for all tokens, which transformers refuses;
 there, guidellm sends prompts of a file, because it asks for all tokens of those that it makes.
 
+Every run has prompts of its own: a server has those of an earlier run in its cache (llama.cpp, vLLM).
+
 The lag of the known server is how much later each request came than the schedule that begins with the most
-punctual one; of real servers, only our own is known, as we stored it. The processor time of a request is
-the slope of that of the tool's processes over the requests of its runs, so that imports and set-up do not
+punctual one; of real servers, only our own is known, as we stored it. ``bare`` is how late a thread that does
+nothing else wakes up at those times, by turns with the tools: the machine's part. The processor time of a
+request is what a run of ``LONG_S`` takes more than a run of ``SHORT_S``, so that imports and set-up do not
 count. Our TTFT begins when a request was due, and that of the peers when it was sent.
 """
 
@@ -23,16 +26,19 @@ import resource
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 
 from inferometer.evaluators.kinds.generation.measurement import GenerationSummary
+from inferometer.evaluators.load.issuer import prompt_wakeups
 from inferometer.evaluators.store.evaluation_store import EvaluationFilter
 from inferometer.evaluators.store.opening import open_store
 from tests.integration.generation_truth import Serving, serving
@@ -40,7 +46,7 @@ from tests.perf.ratios import Row, divided, interleaved
 
 GUIDELLM, AIPERF = os.environ.get("INFEROMETER_GUIDELLM"), os.environ.get("INFEROMETER_AIPERF")
 MODEL, SERVERS = (os.environ.get(f"INFEROMETER_GENERATION_{name}") for name in ("MODEL", "SERVERS"))
-ROUNDS, LEAST_S, SHORT_S, REQUESTS = 3, 8, 1, 120
+ROUNDS, LEAST_S, SHORT_S, LONG_S, REQUESTS = 3, 8, 1, 40, 120
 RATES = (5, 20, 50)
 TRANSFORMERS, TRANSFORMERS_RATES = "transformers", (2, 3)
 """``transformers serve`` answers one request at a time, and knows no ``ignore_eos``."""
@@ -50,6 +56,8 @@ _WORDS = ("the", "of", "and", "to", "in", "is", "was", "for", "on", "that")  # o
 _AGENT = [sys.executable, "-c", "from inferometer.client.cli.main import main; main()"]
 _HOME = {"AGENT_DATA_DIR": "{}", "XDG_CONFIG_HOME": "{}"}
 _LATE, _DISTURBED = 6, 8
+_BARE = "bare"
+_SEEDS = count(int(time.time()))
 _TIMEOUT_S = 180.0
 
 
@@ -148,9 +156,12 @@ def _rows(rounds: int, at: Server, peers: Mapping[str, Tool], known: Serving | N
     ours = Tool(_ours, _our_figures, _HOME, (0, _LATE, _DISTURBED))
     tools = {"ours": ours, "ours again": ours, **peers}
     runs = [(at.rates[0], SHORT_S), *((rate, max(LEAST_S, REQUESTS // rate)) for rate in at.rates)]
+    short, long = runs[0], (at.rates[1], LONG_S)
+    runs[2] = long
     taken = interleaved(
         rounds,
-        {(name, run): partial(tool.run, at, *run, known) for name, tool in tools.items() for run in runs},
+        {(name, run): partial(tool.run, at, *run, known) for name, tool in tools.items() for run in runs}
+        | {(_BARE, run): partial(_bare, run[0]) for run in runs},
     )
 
     def row(what: str, aim: str, figures: Sequence[Sequence[float]]) -> Row:
@@ -158,26 +169,35 @@ def _rows(rounds: int, at: Server, peers: Mapping[str, Tool], known: Serving | N
         return Row(what, divided(over, under), aim, f"{median(over):.2f} / {median(under):.2f} ms")
 
     def cpu_ms(name: str) -> Sequence[float]:
-        of_rounds = zip(*(taken[name, run] for run in runs), strict=True)
-        return [float(np.polyfit(requests, [found.cpu for found in each], 1)[0]) for each in of_rounds]
+        requests = long[0] * long[1] - short[0] * short[1]
+        both = zip(taken[name, long], taken[name, short], strict=True)
+        return [(more.cpu - less.cpu) / requests for more, less in both]
 
-    requests = [rate * seconds for rate, seconds in runs]
     rows, others = [], [name for name in tools if name != "ours"]
     for run in runs[1:]:
         rate = f"{run[0]}/s"
-        lags = {name: [found.lag for found in taken[name, run]] for name in tools}
+        lags = {name: [found.lag for found in taken[name, run]] for name in (*tools, _BARE)}
         told = ", ".join(f"{name} {median(of):.2f}" for name, of in lags.items() if np.isfinite(of).all())
         rows.append(Row(f"{rate}: p99 of the lag / 1 ms", lags["ours"], "≤ 1", f"{told} ms"))
         for name in others:
             for what in ("ttft", "tpot"):
                 both = [[getattr(each, what) for each in taken[of, run]] for of in ("ours", name)]
-                if all(both[1]):  # TPOT is 0 if a whole answer came at once
+                if all(both[1]) and np.isfinite(both).all():  # 0: came at once; never: a backlog
                     aim = "" if name == "ours again" else "≤ 1"
                     rows.append(row(f"{rate}: p50 of {what.upper()} / {name}", aim, both))
     for name in others:
         aim = "" if name == "ours again" else "≤ 0.33"
         rows.append(row(f"processor time of a request / {name}", aim, [cpu_ms("ours"), cpu_ms(name)]))
     return rows
+
+
+def _bare(rate: int) -> Figures:
+    began_ns, late_ns = time.perf_counter_ns(), []
+    with prompt_wakeups():
+        for due_ns in began_ns + np.arange(1, rate * LEAST_S + 1) * 10**9 // rate:
+            time.sleep(max(due_ns - time.perf_counter_ns(), 0) / 1e9)
+            late_ns.append(time.perf_counter_ns() - due_ns)
+    return Figures(*[float("nan")] * 3, float(np.percentile(late_ns, 99)) / 1e6)
 
 
 def _called(command: Sequence[str], environment: Mapping[str, str], allowed: Sequence[int] = (0,)) -> str:
@@ -191,7 +211,7 @@ def _called(command: Sequence[str], environment: Mapping[str, str], allowed: Seq
 def _ours(at: Server, rate: int, seconds: int, _: Path) -> Sequence[str]:
     load = [f"--rate={rate}", "--arrival=constant", f"--duration={seconds}", "--warmup=1"]
     lengths = [f"--prompt_tokens={_PROMPT}", f"--output_tokens={_OUTPUT}"]
-    lengths += ["--ignore_eos"] if at.ignores_eos else []
+    lengths += [f"--seed={next(_SEEDS)}", *["--ignore_eos"] * at.ignores_eos]
     server = [f"--agent=openai+{at.url}", f"--model_name={at.model}"]
     return [*_AGENT, "measure", "generation", *server, *load, *lengths]
 
@@ -208,7 +228,7 @@ def _guidellm(command: str, model: str, at: Server, rate: int, seconds: int, fol
     lengths = f"prompt_tokens={_PROMPT - _TEMPLATE},output_tokens={_OUTPUT}"
     backend, data = "extras.body.temperature=0", f"kind=synthetic_text,{lengths}"
     if not at.ignores_eos:
-        words, path = np.random.default_rng(0), folder / "prompts.jsonl"
+        words, path = np.random.default_rng(next(_SEEDS)), folder / "prompts.jsonl"
         lines = [" ".join(words.choice(_WORDS, _PROMPT - _TEMPLATE)) for _ in range(rate * seconds)]
         path.write_text("\n".join(json.dumps({"prompt": each}) for each in lines), encoding="utf-8")
         backend, data = f"{backend},max_tokens={_OUTPUT}", f"kind=json_file,path={path}"
@@ -216,6 +236,7 @@ def _guidellm(command: str, model: str, at: Server, rate: int, seconds: int, fol
         "--backend": f"kind=openai_http,target={at.url},model={at.model},{backend}",
         "--tokenizer": f"kind=hf_auto,model={model}",
         "--data": data,
+        "--seed": f"kind=static,value={next(_SEEDS)}",
         "--profile": f"kind=constant,rate={rate}",
         "--constraint": f"kind=max_duration,seconds={seconds}",
         "--output": f"kind=json,path={folder / 'found.json'}",
@@ -235,6 +256,7 @@ def _aiperf(command: str, model: str, at: Server, rate: int, seconds: int, folde
     load = [f"--request-rate={rate}", "--arrival-pattern=constant", f"--request-count={rate * seconds}"]
     lengths = [f"--isl={_PROMPT - _TEMPLATE}", f"--osl={_OUTPUT}", "--extra-inputs=temperature:0"]
     lengths += ["--extra-inputs=ignore_eos:true"] if at.ignores_eos else []
+    lengths += [f"--random-seed={next(_SEEDS)}"]
     server = [f"--model={at.model}", f"--url={at.url}", "--endpoint-type=chat", "--streaming"]
     quiet = ["--ui=none", "--no-gpu-telemetry", "--no-server-metrics", f"--output-artifact-dir={folder}"]
     tokens = [f"--tokenizer={Path(model).resolve()}", "--use-server-token-count"]

@@ -16,7 +16,6 @@ from inferometer.evaluators.load.streams import UNKNOWN, Answer, ChunkKind
 DONE = b"[DONE]"
 """The data of the event that ends a stream."""
 EVENT_STREAM = "text/event-stream"
-_LINE = re.compile(rb"(.*?)(\r\n|\n|\r)", re.DOTALL)
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BODY = b"\r\n\r\n"
 _CONTENT_TYPE = re.compile(rb"\r\ncontent-type:[ \t]*([^\r]*)", re.IGNORECASE)
@@ -30,19 +29,19 @@ def read_events(body: bytes) -> Iterator[tuple[int, bytes]]:
     "Server-sent events", 9.2.6). An event that the body cuts off is left out; ``[DONE]`` needs no empty line.
     """
     data: list[bytes] = []
-    end = 0
-    start = len(_BYTE_ORDER_MARK) if body.startswith(_BYTE_ORDER_MARK) else 0
-    for found in _LINE.finditer(body, start):
-        line, end = found[1], found.end()
+    end = len(_BYTE_ORDER_MARK) if body.startswith(_BYTE_ORDER_MARK) else 0
+    for ended in body[end:].splitlines(keepends=True):
+        line = ended.rstrip(b"\r\n")
+        if line == ended:  # the body cuts it off
+            data = data or [line[5:].strip()] * line.startswith(b"data:")
+            break
+        end += len(ended)
         if not line:
             if data:
                 yield end, b"\n".join(data)
             data = []
         elif line.startswith(b"data:"):
             data.append(line[5:].removeprefix(b" "))
-    if not data:
-        rest = body[end:]
-        data = [rest[5:].strip()] if rest.startswith(b"data:") else []
     if data == [DONE]:
         yield len(body), DONE
 
@@ -118,6 +117,9 @@ def _pieces(event: Mapping[str, Any], found: Answer) -> Iterator[tuple[ChunkKind
     if isinstance(usage, Mapping):
         found.input_tokens = _count(usage.get("prompt_tokens"), found.input_tokens)
         found.output_tokens = _count(usage.get("completion_tokens"), found.output_tokens)
+        details = usage.get("prompt_tokens_details")
+        if isinstance(details, Mapping):
+            found.cached_tokens = _count(details.get("cached_tokens"), found.cached_tokens)
     choices = event.get("choices")
     for choice in choices if isinstance(choices, list) else ():
         if not isinstance(choice, Mapping):

@@ -89,7 +89,8 @@ def _documents(predictions: Sequence[InputPrediction], labels: Sequence[str]) ->
         yield head | {"kind": each.prediction.kind, "columns": described}
         for name, column in columns.items():
             for piece in _cut(column):
-                yield {"input_index": place, "column": name, "data": _packed(piece)}
+                packed = base64.b64encode(zlib.compress(piece, 1)).decode("ascii")
+                yield {"input_index": place, "column": name, "data": packed}
 
 
 def _features(prediction: InputPrediction, labels: Sequence[str]) -> list[Document]:
@@ -126,10 +127,6 @@ def _cut(column: NDArray[Any]) -> Iterator[bytes]:
         content = column.astype(column.dtype.newbyteorder("<"), copy=False).tobytes()
         for start in range(0, len(content), PIECE_BYTES):
             yield content[start : start + PIECE_BYTES]
-
-
-def _packed(piece: bytes) -> str:
-    return base64.b64encode(zlib.compress(piece, 1)).decode("ascii")
 
 
 def _prediction(head: Stored, pieces: Sequence[Stored]) -> InputPrediction:

@@ -285,10 +285,12 @@ _PROFILED = (("", "under the framework's profiler, which slows the model down; -
 def summary_rows(evaluation: Evaluation[BatchMeasurement]) -> tuple[tuple[str, str], ...]:
     """Returns rows for accuracy, failures, latency and throughput; an unnamed row continues the one above."""
     latency = LatencySummary.of(evaluation.measurement)
+    # in another process, memory addresses and the placement of threads differ
+    whose = "this process" if evaluation.system.is_local else "the process of the agent"
     return (
         *accuracy_rows(evaluation),
         ("failures", str(len(evaluation.measurement.failures))),
-        ("latency", _latency(latency, evaluation.measurement, _whose(evaluation))),
+        ("latency", _latency(latency, evaluation.measurement, whose)),
         *_precision_rows(evaluation.measurement, latency),
         *(_WITH_NETWORK if evaluation.system.is_of_server else ()),
         *(_PROFILED if evaluation.profiled else ()),
@@ -347,14 +349,6 @@ def _score_ends(score: Score | None) -> str:
         return ""
     low, high = score.interval
     return f" [{score.text(low)}, {score.text(high)}]"
-
-
-def _whose(evaluation: Evaluation) -> str:
-    """Returns a description of the process to which the figures apply.
-
-    In another process, memory addresses and the placement of threads differ.
-    """
-    return "this process" if evaluation.system.is_local else "the process of the agent"
 
 
 def _latency(latency: LatencySummary, measurement: BatchMeasurement, process: str) -> str:

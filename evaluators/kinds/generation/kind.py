@@ -58,7 +58,7 @@ _TIMES: Mapping[str, tuple[str, Mapping[str, int]]] = {
 }
 """The times of an answer, each with its heading and the detail of its figures."""
 _RATES = {"requests": "requests/s", "output_tokens": "output tokens/s", "goodput": "goodput (requests/s)"}
-_TOKENS = ("input_tokens", "output_tokens", "planned_tokens")
+_TOKENS = ("input_tokens", "output_tokens", "planned_tokens", "cached_tokens")
 _MOST_POINTS, _MOST_CHUNKS = 500, 5_000
 _ROWS = 5_000
 _SHOWN = ("id", "created_at", "model_name", "framework_name")
@@ -98,7 +98,7 @@ _GENERATION: tuple[Column[_Summarized], ...] = (
     ),
     *(
         Column(f"{name}{figure}", f"{name} {figure[1:]}".replace("_", " ").strip(), decimals=1, detail=detail)
-        for figure, details in (("", (1, 1, 2)), *((f"_p{p}", (3, 3, 3)) for p in PERCENTS))
+        for figure, details in (("", (1, 1, 2, 2)), *((f"_p{p}", (3,) * 4) for p in PERCENTS))
         for name, detail in zip(_TOKENS, details, strict=True)
     ),
     Column("shorter_answers", "shorter than planned", detail=2, value="summary.shorter"),
@@ -367,6 +367,8 @@ class GenerationKind(RunsKind[GenerationMeasurement]):
             yield "", f"answers without content, and so without TTFT: {summary.without_content}"
         yield "rate", _rate_text(summary.requests, "requests/s")
         yield "tokens", _tokens_text(measured, summary)
+        if summary.knew_prompts:
+            yield "", "the server had most of the prompts in its cache: give a --seed that it has not seen"
         if measured.tokens_by and summary.untold:
             yield "", f"answers whose tokens are not known, and not in the tokens/s: {summary.untold}"
         for name in _TOKENS:
@@ -532,4 +534,5 @@ def _tokens_text(measured: GenerationMeasurement, summary: GenerationSummary) ->
     ]
     less = f"; answers that are shorter: {summary.shorter}" if summary.shorter else ""
     by = f", counted by {measured.tokens_by}" if measured.tokens_by else ""
-    return f"{told[0]} in, {told[1]} out of {told[2]} planned a request{by}{less}"
+    cached = f" ({told[3]} of them cached)" if told[3] != "not known" else ""
+    return f"{told[0]} in{cached}, {told[1]} out of {told[2]} planned a request{by}{less}"

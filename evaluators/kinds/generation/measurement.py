@@ -392,6 +392,15 @@ class GenerationSummary:
         return found | {f"{name}_p{p}": percentile(known, p) if len(known) else None for p in PERCENTS}
 
     @property
+    def knew_prompts(self) -> bool:
+        """Whether the server had most of what synthetic prompts do not share in its cache."""
+        told = self.counted & self.answered & (self.streams.cached_tokens != UNKNOWN)
+        own = (1 - self._measured.options.get("prefix_share", 0.0)) * self.streams.input_tokens
+        known = told & (self.streams.input_tokens - self.streams.cached_tokens < own / 2)
+        is_synthetic = not {"prompts", "replay"} & set(self._measured.options)
+        return is_synthetic and np.count_nonzero(known) > np.count_nonzero(told) / 2
+
+    @property
     def shorter(self) -> int | None:
         """How many counted right answers have fewer tokens than planned; None if nobody counts them."""
         less = (self._tokens > 0) & (self._tokens < self.streams.planned_tokens)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -45,6 +46,8 @@ def read(body: bytes, *, piece: int = 10_000, http_chunk: int = 10_000, text: bo
         (b": ping\n\ndata: a\nid: 3\nevent: x\n\n", [b"a"]),
         (b"data: a\ndata: b\n\n", [b"a\nb"]),
         (b"data: a\n\ndata: cut of", [b"a"]),
+        (b"\xef\xbb\xbfdata: [DONE]", [b"[DONE]"]),
+        pytest.param(b"data: a\n\ndata: " + b"x" * 2**20, [b"a"], id="much is cut off"),
         (b"data: a\n\ndata: [DONE]", [b"a", b"[DONE]"]),
         (b"data: a\n\ndata: [DONE]\n", [b"a", b"[DONE]"]),
         (b"\n\n\n", []),
@@ -120,6 +123,22 @@ def test_what_is_wrong_is_told(body: bytes, chunks: int, error: str) -> None:
     found = read(body)
 
     assert (len(found.chunks), found.error, found.output_tokens) == (chunks, error, -1)
+
+
+@pytest.mark.parametrize(
+    ("usage", "cached"),
+    [
+        ({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 8}}, 8),
+        ({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": None}}, 0),
+        ({"prompt_tokens": 9, "prompt_tokens_details": None}, -1),
+        ({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": "8"}}, -1),
+        ({"prompt_tokens": 9}, -1),
+    ],
+)
+def test_tokens_that_the_server_had_in_its_cache_are_read(usage: dict[str, Any], cached: int) -> None:
+    found = read(stream(event(finish="stop"), json.dumps({"choices": [], "usage": usage}), "[DONE]"))
+
+    assert (found.input_tokens, found.cached_tokens) == (9, cached)
 
 
 def test_reasoning_under_both_of_its_names_counts_once() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -139,6 +140,41 @@ def test_an_agent_that_was_lost_leaves_the_others() -> None:
     assert [host.hostname for host in watched(begins, begins[1:]).hosts] == ["host of b"]
     assert watched(begins, []).stability is Stability.UNKNOWN
     assert watched([], []).stability is Stability.UNKNOWN
+
+
+STOLEN = replace(QUIET, others_share=0.4, steal_share=0.3)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "client", "text"),
+    [
+        ([QUIET], replace(QUIET, others_share=0.4), "stable"),
+        ([], replace(QUIET, others_share=0.4), "not known: the server's host is not watched"),
+        ([], STOLEN, "disturbed: on the machine of the client, the host took 30 % of the CPU (steal)"),
+        ([QUIET], STOLEN, "disturbed: on the machine of the client, the host took 30 % of the CPU (steal)"),
+    ],
+)
+def test_the_machine_of_the_client_disturbs_but_for_its_other_processes(
+    hosts: list[HostConditions], client: HostConditions, text: str
+) -> None:
+    found = judged(hosts, STEADY, client=client)
+
+    assert (str(found), found.hosts) == (text, tuple(hosts))
+
+
+def test_what_the_clients_host_takes_beside_a_system_that_tells_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    readings = [ConditionCounters("a", "here", 1, 0, 0.0, ProcessorTimes(2, 0.0, 0.0, 0.0))]
+    readings.append(replace(readings[0], taken_ns=10**10, processors=ProcessorTimes(2, 6.0, 10.0, 4.0)))
+    reading = "inferometer.evaluators.conditions.conditions.read_counters"
+    monkeypatch.setattr(reading, partial(readings.pop, 0))
+    with Watch(description("classification"), object()) as watch:
+        watch.begin()
+        found = watch.end()
+
+    assert found.reasons == ("on the machine of the client, the host took 40 % of the CPU (steal)",)
+    assert found.hosts == ()
 
 
 def test_a_system_that_tells_nothing_is_not_watched() -> None:

@@ -94,6 +94,28 @@ def test_tokens_count_over_the_run_and_in_the_steady_window() -> None:
     assert summary.tokens("planned_tokens")["planned_tokens"] == 12
 
 
+@pytest.mark.parametrize(
+    ("cached", "options", "knew"),
+    [
+        ([63] * 60, {}, True),
+        ([63] * 31 + [4] * 29, {}, True),
+        ([63] * 29 + [4] * 31, {}, False),
+        ([-1] * 59 + [63], {}, True),
+        ([-1] * 60, {}, False),
+        ([47] * 60, {"prefix_share": 0.5}, False),
+        ([49] * 60, {"prefix_share": 0.5}, True),
+        ([63] * 60, {"prompts": "their own"}, False),
+        ([63] * 60, {"replay": "a trace"}, False),
+    ],
+)
+def test_prompts_that_a_cache_has_from_before_are_noticed(
+    cached: list[int], options: dict[str, Any], knew: bool
+) -> None:
+    answers = [answer(100 * n, 20, 4, cached_tokens=each) for n, each in enumerate(cached)]
+
+    assert GenerationSummary(measured(answers, options=options)).knew_prompts is knew
+
+
 def test_numbers_of_tokens_have_a_mean_and_percentiles_over_right_answers_that_tell() -> None:
     told = [answer(100 * n, 20, 4, input_tokens=-1 if n == 9 else 10 * n) for n in range(10)]
     outcomes = [Outcome.FAILED, *[Outcome.ANSWERED] * 9]
@@ -224,6 +246,8 @@ def test_answers_are_stored_in_parts_and_joined() -> None:
     assert [len(part["finish"]) for part in parts] == [5000, 5000, 2000]
     for name in Streams.__dataclass_fields__:
         assert list(getattr(joined, name)) == list(getattr(streams, name)), name
+    before = [{name: part[name] for name in part if name != "cached_tokens"} for part in parts]
+    assert list(Streams.joined(before).cached_tokens) == [-1] * 12_000
     with pytest.raises(ValueError, match="different lengths"):
         Streams.joined([{**parts[0], "chunk_ns": parts[0]["chunk_ns"][1:]}])
 
