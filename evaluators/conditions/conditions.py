@@ -525,9 +525,9 @@ class Watch(Closeable):
             rounds = round_size(bytes_ahead(system.manifest.tensors), batch_size)
         hosts = _by_host(self._begins, ends, samples)
         told = ({each.machine for each in read[:-1]} for read in (self._begins, ends))
-        if self._elsewhere and ends[-1].machine not in set.intersection(*told):
-            return judged(hosts[:-1], times_ns, rounds, client=hosts[-1])
-        return judged(hosts, times_ns, rounds)
+        client = hosts.pop() if self._elsewhere and ends[-1].machine not in set.intersection(*told) else None
+        is_timing = times_ns is None or not hosts  # agents time their batches themselves
+        return judged(hosts, times_ns, rounds, client if is_timing else None)
 
     def close(self) -> None:
         """Ends the sampling thread; calling it again does nothing."""

@@ -141,7 +141,7 @@ class Streams:
     def of(cls, answers: Sequence[Answer], planned: Sequence[int], began_ns: int) -> Streams:
         """Returns the columns of answers whose times are on the clock on which the run began."""
         chunks = np.array([c for each in answers for c in each.chunks], np.int64).reshape(-1, 3)
-        names = REQUEST_COLUMNS[:5]
+        names = REQUEST_COLUMNS[:-2]  # which an answer has
         found = {name: np.array([getattr(each, name) for each in answers], np.int64) for name in names}
         for name in names[:2]:
             found[name] = np.where(found[name] == UNKNOWN, UNKNOWN, found[name] - began_ns)
@@ -199,6 +199,7 @@ class Streams:
     @classmethod
     def joined(cls, parts: Sequence[Mapping[str, Any]]) -> Streams:
         """Returns the columns of ``parts``; raises KeyError, TypeError or ValueError if they are damaged."""
+        # earlier versions kept no cached_tokens
         parts = [{"cached_tokens": [UNKNOWN] * len(each["chunk_count"]), **each} for each in parts]
         found: dict[str, Any] = {name: [each for part in parts for each in part[name]] for name in _COLUMNS}
         for name in (*REQUEST_COLUMNS, *CHUNK_COLUMNS):

@@ -27,6 +27,8 @@ from tests.integration.generation_truth import Serving, serving
 from tools.export_llama import MODEL, export
 
 MEASURE = ("measure", "generation", "--warmup=1")
+ALL_SIX = "requests +(" + "|".join(rf"{6 - n} \({6 - n} answered\), after {n}" for n in range(1, 6)) + ") of"
+"""How many of them are in the empty start depends on the clock."""
 
 
 def at(server: Serving) -> str:
@@ -104,7 +106,7 @@ def test_prompts_that_the_server_knew_are_told(agent: Agent, cached: int) -> Non
 
     assert found.code == 0, found.stderr
     assert found.figure("tokens").startswith(f"20.0 in ({cached}.0 of them cached), 5.0 out of 5.0 planned")
-    assert ("give a --seed that it has not seen" in found.stdout) is (cached == 19)
+    assert ("in its cache, maybe from a run with the same --seed" in found.stdout) is (cached == 19)
     [row] = agent("info", "evaluation", "generation", "-f", "csv").rows
     assert row["cached_tokens"] == f"{cached}.0"
 
@@ -174,10 +176,10 @@ def test_what_cannot_be_searched_for_is_told_in_a_line(
         ({"most_tokens": 2}, ("--ignore_eos",), r"tokens .*5.0 out of 5.0 planned a request, counted by"),
         ({"breaks": "error", "every": 2}, (), r"3 failed: the stream has an error: the engine has died"),
         ({"breaks": "cut", "every": 2}, (), r"3 failed: the connection was lost; the server was stopped"),
-        ({"closes": True, "crlf": True}, (), r"requests +(\d) \(\1 answered\), after \d of"),
-        ({"split_ms": 1}, (), r"requests +(\d) \(\1 answered\), after \d of"),
-        ({"models": ["a", "tiny"]}, ("--model_name=tiny",), r"requests +(\d) \(\1 answered\), after \d of"),
-        ({"key": "sesame"}, ("--secret=sesame",), r"requests +(\d) \(\1 answered\), after \d of"),
+        ({"closes": True, "crlf": True}, (), ALL_SIX),
+        ({"split_ms": 1}, (), ALL_SIX),
+        ({"models": ["a", "tiny"]}, ("--model_name=tiny",), ALL_SIX),
+        ({"key": "sesame"}, ("--secret=sesame",), ALL_SIX),
     ],
 )
 def test_servers_differ(

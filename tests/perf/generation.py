@@ -155,13 +155,13 @@ def measure(rounds: int = ROUNDS) -> Iterator[tuple[str, Sequence[Row]]]:
 def _rows(rounds: int, at: Server, peers: Mapping[str, Tool], known: Serving | None) -> list[Row]:
     ours = Tool(_ours, _our_figures, _HOME, (0, _LATE, _DISTURBED))
     tools = {"ours": ours, "ours again": ours, **peers}
-    runs = [(at.rates[0], SHORT_S), *((rate, max(LEAST_S, REQUESTS // rate)) for rate in at.rates)]
-    short, long = runs[0], (at.rates[1], LONG_S)
-    runs[2] = long
+    short, long = (at.rates[0], SHORT_S), (at.rates[1], LONG_S)
+    seconds = {rate: max(LEAST_S, REQUESTS // rate) for rate in at.rates} | dict([long])
+    runs = [short, *seconds.items()]
     taken = interleaved(
         rounds,
         {(name, run): partial(tool.run, at, *run, known) for name, tool in tools.items() for run in runs}
-        | {(_BARE, run): partial(_bare, run[0]) for run in runs},
+        | {(_BARE, run): partial(_bare, run[0]) for run in runs[1:]},
     )
 
     def row(what: str, aim: str, figures: Sequence[Sequence[float]]) -> Row:

@@ -342,9 +342,8 @@ def _outputs_of(model: ServedModel) -> tuple[TensorSignature, ...]:
     """Returns the outputs that a model declares, or else the outputs of a prediction."""
     stated = model.session.declared_outputs()
     declared = tuple(
-        TensorSignature(each.name, datatype, tuple(DYNAMIC_AXIS if size is None else size for size in sizes))
+        TensorSignature(each.name, datatype, _sides((each.shape or ())[1:]))
         for each in stated
-        for sizes in [(each.shape or ())[1:]]
         if (datatype := datatype_named(each.element_type)) is not None
     )
     dynamic = any(each.is_dynamic for each in model.manifest.tensors)
@@ -356,6 +355,10 @@ def _outputs_of(model: ServedModel) -> tuple[TensorSignature, ...]:
     ):
         return declared
     return _predicted_outputs(model, dynamic=dynamic) or declared
+
+
+def _sides(sizes: Sequence[int | None]) -> tuple[int, ...]:
+    return tuple(DYNAMIC_AXIS if size is None else size for size in sizes)
 
 
 def _predicted_outputs(model: ServedModel, *, dynamic: bool) -> tuple[TensorSignature, ...]:

@@ -368,7 +368,7 @@ class GenerationKind(RunsKind[GenerationMeasurement]):
         yield "rate", _rate_text(summary.requests, "requests/s")
         yield "tokens", _tokens_text(measured, summary)
         if summary.knew_prompts:
-            yield "", "the server had most of the prompts in its cache: give a --seed that it has not seen"
+            yield "", "the server had most of each prompt in its cache, maybe from a run with the same --seed"
         if measured.tokens_by and summary.untold:
             yield "", f"answers whose tokens are not known, and not in the tokens/s: {summary.untold}"
         for name in _TOKENS:

@@ -395,6 +395,7 @@ class GenerationSummary:
     def knew_prompts(self) -> bool:
         """Whether the server had most of what synthetic prompts do not share in its cache."""
         told = self.counted & self.answered & (self.streams.cached_tokens != UNKNOWN)
+        told &= self.streams.input_tokens != UNKNOWN
         own = (1 - self._measured.options.get("prefix_share", 0.0)) * self.streams.input_tokens
         known = told & (self.streams.input_tokens - self.streams.cached_tokens < own / 2)
         is_synthetic = not {"prompts", "replay"} & set(self._measured.options)

@@ -162,19 +162,31 @@ def test_the_machine_of_the_client_disturbs_but_for_its_other_processes(
     assert (str(found), found.hosts) == (text, tuple(hosts))
 
 
-def test_what_the_clients_host_takes_beside_a_system_that_tells_nothing(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("system", "times", "takes"),
+    [
+        (object(), None, True),
+        (object(), STEADY, True),
+        (Elsewhere([counters("b", 1, 0, 0, 0)], [counters("b", 1, 10, 7, 7)]), None, True),
+        (Elsewhere([counters("b", 1, 0, 0, 0)], [counters("b", 1, 10, 7, 7)]), STEADY, False),
+        (Elsewhere([counters("b", 1, 0, 0, 0)], []), STEADY, True),
+    ],
+    ids=["server", "batches of a server", "load on an agent", "batches of an agent", "lost agent"],
+)
+def test_what_the_clients_host_takes_disturbs_where_the_client_takes_the_times(
+    monkeypatch: pytest.MonkeyPatch, system: object, times: Any, takes: bool
 ) -> None:
     readings = [ConditionCounters("a", "here", 1, 0, 0.0, ProcessorTimes(2, 0.0, 0.0, 0.0))]
     readings.append(replace(readings[0], taken_ns=10**10, processors=ProcessorTimes(2, 6.0, 10.0, 4.0)))
     reading = "inferometer.evaluators.conditions.conditions.read_counters"
     monkeypatch.setattr(reading, partial(readings.pop, 0))
-    with Watch(description("classification"), object()) as watch:
+    with Watch(description("classification"), system) as watch:
         watch.begin()
-        found = watch.end()
+        found = watch.end(times)
 
-    assert found.reasons == ("on the machine of the client, the host took 40 % of the CPU (steal)",)
-    assert found.hosts == ()
+    stolen = "on the machine of the client, the host took 40 % of the CPU (steal)"
+    assert found.reasons == (stolen,) * takes
+    assert "here" not in {host.hostname for host in found.hosts}
 
 
 def test_a_system_that_tells_nothing_is_not_watched() -> None:

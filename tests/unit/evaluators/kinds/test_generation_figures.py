@@ -114,6 +114,9 @@ def test_prompts_that_a_cache_has_from_before_are_noticed(
     answers = [answer(100 * n, 20, 4, cached_tokens=each) for n, each in enumerate(cached)]
 
     assert GenerationSummary(measured(answers, options=options)).knew_prompts is knew
+    for each in answers:
+        each.input_tokens = -1
+    assert not GenerationSummary(measured(answers, options=options)).knew_prompts
 
 
 def test_numbers_of_tokens_have_a_mean_and_percentiles_over_right_answers_that_tell() -> None:
