@@ -110,20 +110,22 @@ def test_a_request_on_a_new_connection_is_not_sent_again(way: Way, caplog: pytes
 
 
 class LostAtOnce(_Connection):
-    """A connection whose end the loop notices as soon as it has a call."""
+    """A connection whose end is noticed as soon as it has a call."""
 
     def __setattr__(self, name: str, value: object) -> None:
         super().__setattr__(name, value)
-        if name == "call" and value is not None:
-            self.connection_lost(None)
+        if name == "call" and value is not None and hasattr(self, "_socket"):
+            self.close()
 
 
 def test_a_connection_that_is_lost_while_it_sends_has_its_request_sent_again() -> None:
-    with answering((ANSWER,)) as endpoint:
+    with answering((ANSWER, ANSWER), (ANSWER,)) as endpoint:
         flights = Flights(endpoint)
-        ours, theirs = socket.socketpair()
-        call = HttpCall(None)
-        with ours, theirs:
-            LostAtOnce(flights, ours).send(call, REQUEST, is_kept=True)
-            assert call.result(WAIT_S) == ANSWER
+        first, call = HttpCall(None), HttpCall(None)
+        connection = LostAtOnce(flights, first, REQUEST)
+        connection.open(OSError())
+        assert first.result(WAIT_S) == ANSWER
+        connection.use(call, REQUEST)
+        assert call.result(WAIT_S) == ANSWER
+        assert endpoint.resent == 1
         flights.close()

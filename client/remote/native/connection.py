@@ -253,11 +253,10 @@ def ask_health(address: str, timeout_s: float, tls: ClientTls | None = None) -> 
     return str(statuses.Name(answer.status))
 
 
-def _ask(
-    method: Callable[..., _Answer], request: object, connection: Connection, timeout_s: float
-) -> _Answer:
-    """Calls a method of the registry service, and retries if the connection was lost."""
-    return retried(lambda left_s: method(request, timeout=left_s, metadata=connection.metadata), timeout_s)
+def _ask(method: Callable[..., _Answer], request: object, connection: Connection, due_s: float) -> _Answer:
+    """Calls a method of the registry service, and retries until a time if the connection was lost."""
+    left_s = max(0.001, due_s - time.monotonic())
+    return retried(lambda left_s: method(request, timeout=left_s, metadata=connection.metadata), left_s)
 
 
 def _read_unix_ms(unix_ms: int) -> datetime | None:
@@ -306,11 +305,7 @@ def probe_agent(
         InferometerError: The agent refuses the calls.
     """
     due_s = time.monotonic() + timeout_s
-
-    def left_s() -> float:
-        return max(0.001, due_s - time.monotonic())
-
-    health = ask_health(address, left_s(), tls)
+    health = ask_health(address, timeout_s, tls)
     if health != "SERVING":
         raise AgentError(f"agent {address}: accepts no work at the moment ({health})")
     with (
@@ -319,11 +314,9 @@ def probe_agent(
     ):
         try:
             agent = connection.registry
-            described = _ask(agent.Describe, registry_pb2.DescribeRequest(), connection, left_s())
-            frameworks = _ask(
-                agent.ListFrameworks, registry_pb2.ListFrameworksRequest(), connection, left_s()
-            ).frameworks
-            models = _ask(agent.ListModels, registry_pb2.ListModelsRequest(), connection, left_s()).models
+            described = _ask(agent.Describe, registry_pb2.DescribeRequest(), connection, due_s)
+            listed = _ask(agent.ListFrameworks, registry_pb2.ListFrameworksRequest(), connection, due_s)
+            models = _ask(agent.ListModels, registry_pb2.ListModelsRequest(), connection, due_s).models
         except grpc.RpcError as error:
             if (reason := busy_with(error, connection.address)) is None:
                 raise
@@ -333,7 +326,7 @@ def probe_agent(
         architecture=described.architecture,
         cpu_model=described.cpu_model,
         gpus=tuple(described.gpus),
-        frameworks={f.name: f.version for f in frameworks if f.version},
+        frameworks={f.name: f.version for f in listed.frameworks if f.version},
         models=tuple(RunnableModel(m.name, m.version, m.framework_name) for m in models if m.runnable),
         inferometer_version=described.inferometer_version,
         started_at=_read_unix_ms(described.started_unix_ms),
@@ -378,9 +371,8 @@ def ask_status(
         Connection(AgentAddress.parse(address), secret, tls) as connection,
         translate_errors(connection.address),
     ):
-        left_s = max(0.001, due_s - time.monotonic())
         try:
-            answer = _ask(connection.registry.Status, registry_pb2.StatusRequest(), connection, left_s)
+            answer = _ask(connection.registry.Status, registry_pb2.StatusRequest(), connection, due_s)
         except grpc.RpcError as error:
             refused = error.code() is grpc.StatusCode.UNAUTHENTICATED
             if refused:

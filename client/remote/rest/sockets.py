@@ -1,24 +1,26 @@
 """Connections to one HTTP server: blocking requests, one at a time per connection, and concurrent flights.
 
-In flights, one thread with an event loop receives the responses. The sending thread writes a request directly
-to the socket and waits for no other thread; the loop handles only TLS, new connections, and data that the
-socket does not accept at once. Connections are kept for reuse.
+In flights, one thread receives the responses. The sending thread connects, and writes directly to the socket,
+without waiting for another thread: that only handles TLS, and what the socket does not accept at once.
+Connections are kept for reuse.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import math
+import os
 import select
 import socket
 import ssl
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from typing import cast
+from functools import partial
+from typing import Any, cast
 
 from inferometer.agent.protocol.pem_files import read_authorities, read_identity
 from inferometer.client.remote.address import AgentAddress
@@ -90,11 +92,7 @@ class Endpoint:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self.context is None:
                 return plain
-            try:
-                return self.context.wrap_socket(plain, server_hostname=self.server_name)
-            except BaseException:
-                plain.close()
-                raise
+            return self.context.wrap_socket(plain, server_hostname=self.server_name)
         except (OSError, UnicodeError) as error:  # the second of a name that is none
             raise of_connecting(error) from error
 
@@ -106,7 +104,7 @@ class Exchanges:
         self._endpoint = endpoint
         self._name = name
         self._idle: deque[tuple[socket.socket, float]] = deque()
-        self._flights: Flights | None = None
+        self.flights: Flights | None = None
         self._closed = False
         self._lock = threading.Lock()
 
@@ -147,7 +145,7 @@ class Exchanges:
 
     def begin(self, request: bytes, timeout_s: float | None, *, stamped: bool = False) -> HttpCall:
         """Sends a request without waiting; see ``Flights``. Raises SessionError if the object is closed."""
-        return (self._flights or self._take_off()).begin(request, timeout_s, stamped=stamped)
+        return (self.flights or self._take_off()).begin(request, timeout_s, stamped=stamped)
 
     def hold(self) -> Callable[[], object]:
         """Starts the thread for the calls of ``begin``; returns a function that ends it."""
@@ -170,26 +168,24 @@ class Exchanges:
     def _take_off(self) -> Flights:
         with self._lock:
             self._check_open()
-            self._flights = self._flights or Flights(self._endpoint)
-            return self._flights
+            self.flights = self.flights or Flights(self._endpoint)
+            return self.flights
 
     def _land(self) -> None:
         with self._lock:
-            flights, self._flights = self._flights, None
+            flights, self.flights = self.flights, None
         if flights is not None:
             flights.close()
 
     def _take(self) -> socket.socket | None:
-        while self._idle:
-            try:
+        with suppress(IndexError):  # none is left
+            while True:
                 found, since_s = self._idle.pop()
-            except IndexError:  # another thread has it
-                return None
-            waiting = select.poll()  # finds one that the server has closed, or that has unrequested data
-            waiting.register(found, select.POLLIN)
-            if time.monotonic() - since_s < MAX_IDLE_S and not waiting.poll(0):
-                return found
-            found.close()
+                waiting = select.poll()  # finds one that the server has closed, or that has unrequested data
+                waiting.register(found, select.POLLIN)
+                if time.monotonic() - since_s < MAX_IDLE_S and not waiting.poll(0):
+                    return found
+                found.close()
         return None
 
 
@@ -219,6 +215,7 @@ def _limit(connection: socket.socket, end_s: float | None) -> None:
 
 _CHECK_S = 0.1
 _CLOSING_S = 10.0
+_BOTH = select.EPOLLIN | select.EPOLLOUT
 
 
 class HttpCall(Future[bytes]):
@@ -242,7 +239,7 @@ class HttpCall(Future[bytes]):
         if not super().cancel():
             return False
         if self.connection is not None:
-            self.connection.drop()
+            self.connection.flights.later(self._drop)
         return True
 
     def answer(self, content: bytes) -> None:
@@ -255,128 +252,214 @@ class HttpCall(Future[bytes]):
         with suppress(InvalidStateError):
             self.set_exception(failure)
 
+    def _drop(self) -> None:
+        if self.connection is not None and self.connection.call is self:
+            self.connection.close()
 
-class _Connection(asyncio.Protocol):
-    """One connection. Any thread may call ``send``; the event loop calls the other methods."""
 
-    def __init__(self, flights: Flights, plain: socket.socket | None) -> None:
-        self._flights = flights
-        self._plain = plain
-        self._transport: asyncio.Transport | None = None
-        self.call: HttpCall | None = None
-        self.is_closed = False
-        self.idle_since_s = 0.0
+class _Connection:
+    """One connection. Any thread may open it, and use it while idle; the flights' thread does the rest."""
+
+    def __init__(self, flights: Flights, call: HttpCall, request: bytes) -> None:
+        self.flights = flights
+        self.call: HttpCall | None = call
+        call.connection = self
+        self.number = -1
+        self._socket: socket.socket | None = None
+        self._places = iter(flights.places)
+        self._is_made = False
+        self._wants = _BOTH
+        self._rest = memoryview(request)
         self._again: bytes | None = None
-        self._sent_s = 0.0
+        self._since_s = time.monotonic()  # it connects, is idle, or has sent the request
 
-    def send(self, call: HttpCall, request: bytes, *, is_kept: bool = False) -> None:
-        """Sends the request of a call; ``is_kept`` says that the connection has served others."""
-        self._again, self._sent_s = request if is_kept else None, time.monotonic()
-        call.connection, self.call = self, call  # last, as the loop may notice a lost connection at any time
-        rest, is_lost = memoryview(request), False
-        if self._plain is not None:
+    def open(self, failure: OSError | UnicodeError) -> None:
+        """Connects to the next address that accepts it; if there is none, the call fails."""
+        for family, kind, protocol, _, place in self._places:
             try:
-                rest = rest[self._plain.send(request) :]
-            except BlockingIOError:
-                pass
-            except OSError:  # closed by the server, which the loop may not know yet
-                is_lost = True
-        if is_lost or self.is_closed:
-            if not self._flights.later(self._lose):
-                self._fail(lost())
-        elif rest:
-            self._flights.later(self._write, rest)
-
-    def drop(self) -> None:
-        """Closes the connection; any thread may call this."""
-        self._flights.later(self._abort)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.idle_since_s = time.monotonic()
-        self._flights.connections.add(self)
-        self._transport = cast("asyncio.Transport", transport)
-
-    def data_received(self, data: bytes) -> None:
-        """Receives a part of the response; completes the call once the response is complete."""
-        arrived_ns, call = time.perf_counter_ns(), self.call
-        if call is None:  # no request is pending
-            self._abort()
+                made = self._socket = socket.socket(family, kind | socket.SOCK_NONBLOCK, protocol)
+                self.number = made.fileno()
+                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                with suppress(BlockingIOError):
+                    made.connect(place)
+                with suppress(BlockingIOError):  # a server on this machine has accepted it by now
+                    self._is_made = self.flights.endpoint.context is None and self._write(made)
+            except OSError as error:
+                self.close()
+                failure = error
+                continue
+            self._wants = select.EPOLLIN if self._is_made else _BOTH
+            self.flights.open[self.number] = self
+            with suppress(ValueError):  # closed
+                self.flights.ready.register(self.number, self._wants)
+            if self.flights.is_over:
+                self.lose()
             return
-        incoming = call.incoming
+        self.fail(of_connecting(failure))
+
+    def use(self, call: HttpCall, request: bytes) -> None:
+        """Sends a request over this connection, which is idle."""
+        self._again, self._since_s = request, time.monotonic()
+        call.connection, self.call = self, call  # last, as its end may be noticed at any time
+        rest, made = memoryview(request), self._socket
         try:
-            is_whole = incoming.feed(data)
-            if call.arrivals is not None:
-                call.arrivals.append((arrived_ns, incoming.arrived))
-            if not is_whole:
-                return
-        except NoHttpError as error:
-            self._fail(of_exchange(error, is_first=False))
-            self._abort()
-            return
-        transport, self.call = self._transport, None
-        if incoming.keeps_open and transport is not None and not transport.get_write_buffer_size():
-            self.idle_since_s = time.monotonic()
-            self._flights.idle.append(self)
-        else:
-            self._abort()
-        call.answer(incoming.content)
+            if made is not None and not isinstance(made, ssl.SSLSocket):  # that is not thread-safe
+                rest = rest[made.send(rest) :]
+        except BlockingIOError:
+            pass
+        except OSError:  # closed by the server, which may not be noticed yet
+            made = None
+        if made is None or self._socket is None:
+            self.flights.later(self.lose)
+        elif rest:
+            self.flights.later(partial(self._send, rest))
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Handles the closed connection: completes the response, or fails the call."""
-        self.is_closed = True
-        self._flights.forget(self)
-        call = self.call
-        if call is not None and exc is None and call.incoming.end():
-            self.call = None
-            call.answer(call.incoming.content)
-        else:
-            self._lose()
+    def proceed(self, ready: int) -> None:
+        """Connects, receives and sends, as far as the socket is ready for it."""
+        wants = select.EPOLLIN
+        try:
+            self._is_made = self._is_made or self._connect()
+            if ready & ~select.EPOLLOUT:
+                self._receive()
+            if self._rest and self._socket is not None and not self._write(self._socket):
+                wants = _BOTH
+        except ssl.SSLWantReadError:
+            pass
+        except (BlockingIOError, ssl.SSLWantWriteError):
+            wants = _BOTH
+        except (OSError, UnicodeError) as error:
+            if self._is_made:
+                self.lose()
+            else:
+                self.close()
+                self.open(error)
+            return
+        if wants != self._wants and self._socket is not None:
+            self._wants = wants
+            self.flights.ready.modify(self.number, wants)
 
     def check(self, now_s: float) -> None:
         """Fails a call that exceeds its timeout, and closes a connection that has been idle too long."""
-        call = self.call
+        call, lasted_s = self.call, now_s - self._since_s
         if call is None:
-            if now_s - self.idle_since_s > MAX_IDLE_S and self._flights.withdraw(self):
-                self._abort()
-        elif call.end_s is not None and now_s > call.end_s:
-            self._fail(late())
-            self._abort()
+            if lasted_s > MAX_IDLE_S:
+                with suppress(ValueError):  # a request has just taken it
+                    self.flights.idle.remove(self)
+                    self.close()
+        elif now_s > (call.end_s or math.inf) or (lasted_s > CONNECT_TIMEOUT_S and not self._is_made):
+            self.fail(late() if self._is_made else of_connecting(TimeoutError()))
 
-    def _lose(self) -> None:
+    def lose(self) -> None:
+        """Closes the connection, and sends the request of its call again, or fails that."""
+        self.close()
         call, again = self.call, self._again
-        if call is None or call.done() or again is None or not _crossed(call.incoming, self._sent_s):
-            self._fail(lost())
+        if call is None or call.done() or again is None or not _crossed(call.incoming, self._since_s):
+            self.fail(lost())
         else:
             self.call = None
-            self._flights.endpoint.resent += 1
-            self._flights.connect(call, again)
+            self.flights.endpoint.resent += 1
+            self.flights.connect(call, again)
 
-    def _fail(self, failure: HttpFailure) -> None:
+    def fail(self, failure: HttpFailure) -> None:
+        """Closes the connection, and fails its call."""
+        self.close()
         call, self.call = self.call, None
         if call is not None:
             call.fail(failure)
 
-    def _write(self, content: memoryview) -> None:
-        if self._transport is not None:
-            self._transport.write(content)
+    def close(self) -> None:
+        """Closes the socket only."""
+        made, self._socket = self._socket, None
+        if made is not None:
+            self.flights.open.pop(self.number, None)
+            with suppress(ValueError):
+                self.flights.idle.remove(self)
+            made.close()
 
-    def _abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
+    def _connect(self) -> bool:
+        """Returns True once the connection is made; raises what a socket raises until then."""
+        made, endpoint = cast("socket.socket", self._socket), self.flights.endpoint
+        if code := made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            raise OSError(code, os.strerror(code))
+        if endpoint.context is not None:
+            if not isinstance(made, ssl.SSLSocket):
+                made = self._socket = endpoint.context.wrap_socket(
+                    made, server_hostname=endpoint.server_name, do_handshake_on_connect=False
+                )
+            made.do_handshake()
+        return True
+
+    def _write(self, made: socket.socket) -> bool:
+        """Sends what the socket accepts; returns whether that is all."""
+        self._rest = self._rest[made.send(self._rest) :]
+        return not self._rest
+
+    def _send(self, rest: memoryview) -> None:
+        self._rest = rest
+        self.proceed(select.EPOLLOUT)
+
+    def _receive(self) -> None:
+        made = self._socket
+        while made is not None:
+            try:
+                data = made.recv(_PIECE_BYTES)
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return
+            arrived_ns = time.perf_counter_ns()
+            if not data:
+                self.close()
+            call = self.call
+            if call is None:  # no request is pending
+                self.close()
+                return
+            try:
+                is_whole = call.incoming.feed(data) if data else call.incoming.end()
+            except NoHttpError as error:
+                self.fail(of_exchange(error, is_first=False))
+                return
+            if data and call.arrivals is not None:
+                call.arrivals.append((arrived_ns, call.incoming.arrived))
+            if is_whole:
+                self._answer(call)
+            elif not data:
+                self.lose()
+            made = self._socket if isinstance(made, ssl.SSLSocket) and made.pending() else None
+
+    def _answer(self, call: HttpCall) -> None:
+        incoming, self.call, self._since_s = call.incoming, None, time.monotonic()
+        if incoming.keeps_open and not self._rest:
+            self.flights.idle.append(self)
+        else:
+            self.close()
+        call.answer(incoming.content)
 
 
 class Flights:
-    """Sends requests to a server without waiting. Thread-safe. Runs a thread until it is closed."""
+    """Sends requests to a server, whose name it resolves once, without waiting. Thread-safe.
+
+    It runs a thread until it is closed.
+    """
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.idle: deque[_Connection] = deque()
         """The idle connections, which the next requests use."""
-        self.connections: set[_Connection] = set()
-        """The open connections."""
-        self._connecting: set[asyncio.Task[None]] = set()
-        self._closed = False
-        self._loop = asyncio.new_event_loop()
+        self.places: Sequence[tuple[int, int, int, str, Any]] = ()
+        """The addresses of the server."""
+        self._unknown: OSError | UnicodeError = socket.gaierror()
+        try:
+            self.places = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            self._unknown = error
+        self.open: dict[int, _Connection] = {}
+        """The connections by the number of their socket, for whose events ``ready`` waits."""
+        self.ready = select.epoll()
+        self._tasks: deque[Callable[[], object]] = deque()
+        self._woken, self._waking = socket.socketpair()
+        self._woken.setblocking(False)
+        self._waking.setblocking(False)
+        self.ready.register(self._woken, select.EPOLLIN)
+        self._is_closing = self.is_over = False
         self._thread = threading.Thread(target=self._run, name="http-load", daemon=True)
         self._thread.start()
 
@@ -384,134 +467,60 @@ class Flights:
         """Sends a request; ``timeout_s`` is how long the response may take. See ``HttpCall``."""
         call = HttpCall(None if timeout_s is None else time.monotonic() + timeout_s, stamped=stamped)
         try:
-            self.idle.pop().send(call, request, is_kept=True)
+            self.idle.pop().use(call, request)
         except IndexError:
             self.connect(call, request)
         return call
 
     def connect(self, call: HttpCall, request: bytes) -> None:
         """Sends a request over a new connection."""
-        if not self.later(self._connect_soon, call, request):
+        if self.is_over:
             call.fail(lost())
+        else:
+            _Connection(self, call, request).open(self._unknown)
 
     def close(self) -> None:
         """Closes the connections, and fails the requests in flight; calling it again does nothing."""
-        if self._closed:
+        if self._is_closing:
             return
-        self._closed = True
-        self._loop.call_soon_threadsafe(self._stop)
+        self._is_closing = True
+        self.later(lambda: None)  # it looks up
         self._thread.join(_CLOSING_S)
+        for each in (self.ready, self._woken, self._waking):
+            each.close()
         self.endpoint.report()
 
-    def later(self, work: Callable[..., object], *arguments: object) -> bool:
-        """Schedules a callback on the event loop; returns False if the loop has ended."""
-        try:
-            self._loop.call_soon_threadsafe(work, *arguments)
-        except RuntimeError:
-            return False
-        return True
-
-    def withdraw(self, connection: _Connection) -> bool:
-        """Removes an idle connection from the pool; returns whether it was still there."""
-        try:
-            self.idle.remove(connection)
-        except ValueError:
-            return False
-        return True
-
-    def forget(self, connection: _Connection) -> None:
-        """Removes a closed connection."""
-        self.connections.discard(connection)
-        self.withdraw(connection)
+    def later(self, work: Callable[[], object]) -> None:
+        """Has the thread do some work; once that has ended, does it at once."""
+        self._tasks.append(work)
+        with suppress(OSError):  # many wait already, or the thread has ended
+            self._waking.send(b"\0")
+        if self.is_over:
+            self._work()
 
     def _run(self) -> None:
-        self._loop.call_later(_CHECK_S, self._check)
+        check_s = time.monotonic()
         try:
             with prompt_wakeups():  # it stamps what arrives
-                self._loop.run_forever()
-            self._loop.run_until_complete(asyncio.sleep(0))  # what was still to be done
+                while not self._is_closing:
+                    for number, ready in self.ready.poll(_CHECK_S):
+                        if number in self.open:
+                            self.open[number].proceed(ready)
+                        else:
+                            self._work()
+                    if (now_s := time.monotonic()) > check_s:
+                        check_s = now_s + _CHECK_S
+                        for connection in list(self.open.values()):
+                            connection.check(now_s)
         finally:
-            self._loop.close()
+            self.is_over = True
+            for connection in list(self.open.values()):
+                connection.lose()
+            self._work()
 
-    def _check(self) -> None:
-        now_s = time.monotonic()
-        for connection in tuple(self.connections):
-            connection.check(now_s)
-        self._loop.call_later(_CHECK_S, self._check)
-
-    def _stop(self) -> None:
-        for task in self._connecting:
-            task.cancel()
-        for connection in tuple(self.connections):
-            connection.drop()
-        self._loop.create_task(self._end())
-
-    async def _end(self) -> None:
-        await asyncio.gather(*self._connecting, return_exceptions=True)
-        while self.connections:
-            await asyncio.sleep(0)
-        self._loop.stop()
-
-    def _connect_soon(self, call: HttpCall, request: bytes) -> None:
-        if self._closed:
-            call.fail(lost())
-            return
-        task = self._loop.create_task(self._connect(call, request))
-        self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
-
-    async def _connect(self, call: HttpCall, request: bytes) -> None:
-        least_s = CONNECT_TIMEOUT_S
-        if call.end_s is not None:
-            least_s = min(least_s, max(call.end_s - time.monotonic(), 0.0))
-        try:
-            connection = await asyncio.wait_for(self._connected(), least_s)
-        except asyncio.TimeoutError:
-            call.fail(of_connecting(TimeoutError()))
-        except (OSError, UnicodeError) as error:
-            call.fail(of_connecting(error))
-        except asyncio.CancelledError:
-            call.fail(lost())
-            raise
-        else:
-            if call.done():
-                self.idle.append(connection)
-            else:
-                connection.send(call, request)
-
-    async def _connected(self) -> _Connection:
-        at, loop = self.endpoint, self._loop
-        if at.context is not None:
-            name = at.server_name
-            _, connection = await loop.create_connection(
-                lambda: _Connection(self, None), at.host, at.port, ssl=at.context, server_hostname=name
-            )
-            return connection
-        plain = await self._plain()
-        try:
-            _, connection = await loop.create_connection(lambda: _Connection(self, plain), sock=plain)
-        except BaseException:
-            plain.close()
-            raise
-        return connection
-
-    async def _plain(self) -> socket.socket:
-        """Returns a connected socket, which the loop's transport shares with ``_Connection.send``."""
-        host, port = self.endpoint.host, self.endpoint.port
-        try:  # a numeric address needs no thread, which takes longer than to connect
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
-        except socket.gaierror:
-            found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        failed: OSError = socket.gaierror()
-        for family, kind, protocol, _, address in found:
-            plain = socket.socket(family, kind, protocol)
-            try:
-                plain.setblocking(False)
-                await self._loop.sock_connect(plain, address)
-                return plain
-            except BaseException as error:
-                plain.close()
-                if not isinstance(error, OSError):
-                    raise
-                failed = error
-        raise failed
+    def _work(self) -> None:
+        with suppress(OSError):
+            self._woken.recv(_PIECE_BYTES)
+        with suppress(IndexError):
+            while True:
+                self._tasks.popleft()()
