@@ -98,6 +98,26 @@ def test_a_search_finds_the_rate_that_a_server_can_serve(agent: Agent) -> None:
     assert document["probes"][0]["latency_ms_p50"] == pytest.approx(2, rel=0.5)
 
 
+def test_each_run_has_prompts_of_its_own_unless_it_has_a_seed(agent: Agent) -> None:
+    load = ("--concurrency=1", "--max_queries=8", "--output_tokens=2", "--prompt_tokens=20", "--warmup=0")
+    seeds, prompts = [], []
+    with serving(first_ms=1, token_ms=0.1) as server:
+        for given in ((), (), ("--seed=7",), ("--seed=7",)):
+            before = len(server.sent())
+            found = agent(*MEASURE, at(server), *load, *given)
+            assert found.code == 0, found.stderr
+            shown = agent("info", "evaluation", "show", found.figure("evaluation"), "-f", "json")
+            seeds.append(json.loads(shown.stdout)["generation"]["options"]["seed"])
+            prompts.append({str(each.body["messages"]) for each in server.sent()[before:][-8:]})
+
+    assert len(set(seeds)) == 3
+    assert seeds[2:] == [7, 7]
+    assert [len(each) for each in prompts] == [8] * 4
+    assert not prompts[0] & prompts[1]
+    assert not prompts[1] & prompts[2]
+    assert prompts[2] == prompts[3]
+
+
 @pytest.mark.parametrize("cached", [0, 19])
 def test_prompts_that_the_server_knew_are_told(agent: Agent, cached: int) -> None:
     load = ("--concurrency=3", "--max_queries=12", "--output_tokens=5", "--prompt_tokens=20")

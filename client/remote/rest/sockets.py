@@ -236,11 +236,10 @@ class HttpCall(Future[bytes]):
 
     def cancel(self) -> bool:
         """Cancels the request, and closes its connection."""
-        if not super().cancel():
-            return False
-        if self.connection is not None:
+        cancelled = super().cancel()
+        if cancelled and self.connection is not None:
             self.connection.flights.later(self._drop)
-        return True
+        return cancelled
 
     def answer(self, content: bytes) -> None:
         """Sets the response, unless the call was cancelled."""
@@ -435,17 +434,14 @@ class _Connection:
 
 
 class Flights:
-    """Sends requests to a server, whose name it resolves once, without waiting. Thread-safe.
-
-    It runs a thread until it is closed.
-    """
+    """Sends requests to a server without waiting. Thread-safe. Runs a thread until it is closed."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.idle: deque[_Connection] = deque()
         """The idle connections, which the next requests use."""
         self.places: Sequence[tuple[int, int, int, str, Any]] = ()
-        """The addresses of the server."""
+        """The addresses of the server, whose name is resolved once."""
         self._unknown: OSError | UnicodeError = socket.gaierror()
         try:
             self.places = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)

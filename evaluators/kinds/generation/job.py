@@ -75,6 +75,8 @@ def generation_job(request: GenerationRequest) -> Job[Evaluation[_Measurement]]:
             machine can send on time; or the tokenizer cannot be read.
     """
     file = None
+    if request.seed is None:  # a server may have the prompts of an earlier one in its cache
+        request = replace(request, seed=int(np.random.default_rng().integers(2**31)))
     if request.replay is not None:
         file = read_trace(request.replay)
     elif request.prompts is not None:
@@ -127,7 +129,7 @@ def _planned(request: GenerationRequest, file: RequestFile | None) -> list[_Work
         return [ClosedLoop(each, extent, request.think_time_s) for each in request.concurrency]
     process, rate_qps = request.arrivals
     if trace is None:
-        schedule = Schedule.drawn(arrival_process(process), rate_qps, extent, request.seed)
+        schedule = Schedule.drawn(arrival_process(process), rate_qps, extent, request.seed or 0)
     else:
         schedule = trace.schedule(extent, request.rate_qps)
     check_load(peak_qps(schedule))
@@ -151,7 +153,7 @@ def _measured(
         for number, work in enumerate(works):
             callbacks.on_part(JobPart(number + 1, len(works)))
             given = (work.concurrency,) if isinstance(work, ClosedLoop) and request.concurrency else None
-            one = replace(request, concurrency=given, saturate=False, seed=request.seed + number)
+            one = replace(request, concurrency=given, saturate=False, seed=(request.seed or 0) + number)
             with closing(EvaluationTrace.of_load(one, callbacks.on_warning, group_id)) as trace:
                 found = _run(one, work, file, count, system, trace, callbacks)
                 found[0] = trace.kept(found[0])
@@ -204,7 +206,7 @@ def _run(
         trace.root(description.manifest.name) as scope,
     ):
         reader = reader_of(target, request.metrics_url or "", request.server_statistics_hz)
-        traced = LoadTrace(scope, request.traced_share, request.seed) if scope else None
+        traced = LoadTrace(scope, request.traced_share, request.seed or 0) if scope else None
         session = LoadSession(target, limits, traced, reader)
         callbacks.on_start(JobStart(description, dataset.name, len(prompts), _described(work)))
         session.warm_up(request.warm_up_queries)
@@ -376,7 +378,7 @@ def _prompts(
     count: Callable[[str], int] | None,
 ) -> tuple[list[Prompt], Sequence[Asked], DatasetIdentity]:
     """Returns the prompts, of a file or synthetic ones for at most so many requests, and their lines."""
-    chat, seed = request.endpoint == CHAT, request.seed
+    chat, seed = request.endpoint == CHAT, request.seed or 0
     prompt = partial(Prompt, temperature=request.temperature, seed=seed, ignore_eos=request.ignore_eos)
 
     def counted(text: str) -> int | None:

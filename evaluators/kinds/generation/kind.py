@@ -310,7 +310,6 @@ class GenerationKind(RunsKind[GenerationMeasurement]):
     of_a_model = False
     request = GenerationRequest
     measurement = GenerationMeasurement
-    mixes = ("seed",)  # a second run with the same prompts would find them in a cache
     readers = {"options": restored}
 
     def job(self, request: GenerationRequest) -> Any:
@@ -461,7 +460,6 @@ class GenerationSearchKind(RateSearchKind[GenerationSearchMeasurement]):
     case_columns = ("bounded",)
     measurement = GenerationSearchMeasurement
     request = GenerationSearchRequest
-    mixes = ("seed",)
     keeps_interrupted = True
 
     def job(self, request: GenerationSearchRequest) -> Any:

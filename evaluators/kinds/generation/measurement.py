@@ -41,7 +41,7 @@ COMPARED = ("ttft", "tpot", "e2e")
 COMPARED_RATES = {TOKENS: "output_tokens", THROUGHPUT: "requests", GOODPUT: "goodput"}
 BOUNDS = ("ttft_bound_ms", "tpot_bound_ms", "e2e_bound_ms")
 _CONDITIONS = {"endpoint", "max_batch_size", "think_time_s", "duration_s", "max_queries", "prompt_tokens"}
-_CONDITIONS |= {"prefix_share", "prefixes", "output_tokens", "ignore_eos", "temperature", "seed"}
+_CONDITIONS |= {"prefix_share", "prefixes", "output_tokens", "ignore_eos", "temperature"}
 _CONDITIONS |= {"timeout_ms", "warm_up_queries", *BOUNDS}
 """The options that are conditions of a comparison, besides those of the arrivals and the model."""
 _PARTS = 10

@@ -189,7 +189,9 @@ class GenerationRequest(SampledTraces, TraceOptions):
         False, "Generate all output_tokens; of servers, vLLM and SGLang can (ignore_eos, min_tokens)."
     )
     temperature: float = declared(0.0, "Temperature of sampling; 0 is greedy.", "T", within=NOT_NEGATIVE)
-    seed: int = declared(0, "Seed of the arrivals, the synthetic prompts and the sampling.", "N", within=SEED)
+    seed: int | None = declared(
+        None, "Seed of arrivals, prompts and sampling; by default a new one for each run.", "N", within=SEED
+    )
     ttft_bound_ms: float | None = _bound("ttft_bound", "time to the first token")
     tpot_bound_ms: float | None = _bound("tpot_bound", "time per output token after the first")
     e2e_bound_ms: float | None = _bound("e2e_bound", "time of the whole answer")
