@@ -237,8 +237,8 @@ class HttpCall(Future[bytes]):
     def cancel(self) -> bool:
         """Cancels the request, and closes its connection."""
         cancelled = super().cancel()
-        if cancelled and self.connection is not None:
-            self.connection.flights.later(self._drop)
+        if cancelled and (connection := self.connection) is not None:
+            connection.flights.later(self._drop)
         return cancelled
 
     def answer(self, content: bytes) -> None:
@@ -425,7 +425,8 @@ class _Connection:
             made = self._socket if isinstance(made, ssl.SSLSocket) and made.pending() else None
 
     def _answer(self, call: HttpCall) -> None:
-        incoming, self.call, self._since_s = call.incoming, None, time.monotonic()
+        incoming, self._since_s = call.incoming, time.monotonic()
+        self.call = call.connection = None
         if incoming.keeps_open and not self._rest:
             self.flights.idle.append(self)
         else:
