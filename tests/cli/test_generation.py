@@ -378,6 +378,7 @@ def test_a_measurement_here_repeats_with_its_command() -> None:
         "--concurrency=1",
         "--max_queries=2",
         "--warmup=0",
+        f"--seed={evaluation.measurement.options['seed']}",
     )
     assert set(words[2:]) == set(flags)
 
