@@ -193,6 +193,23 @@ def test_closing_fails_what_is_in_flight_and_later_requests() -> None:
         assert not flights.open
 
 
+def test_closing_sends_nothing_again(caplog: pytest.LogCaptureFixture) -> None:
+    def serve(connection: socket.socket) -> None:
+        read(connection)
+        connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+        silent(connection)
+
+    with listening(serve) as port:
+        flights = Flights(endpoint_of(port))
+        flights.begin(request(b"x"), WAIT_S).result(WAIT_S)
+        waiting = flights.begin(request(b"x"), WAIT_S)  # on the kept connection
+        flights.close()
+        with pytest.raises(HttpFailure, match="the connection was closed"):
+            waiting.result(WAIT_S)
+        assert not flights.open
+    assert not caplog.records
+
+
 def test_nobody_listening_and_an_unknown_name_are_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -104,7 +104,7 @@ class Exchanges:
         self._endpoint = endpoint
         self._name = name
         self._idle: deque[tuple[socket.socket, float]] = deque()
-        self.flights: Flights | None = None
+        self._flights: Flights | None = None
         self._closed = False
         self._lock = threading.Lock()
 
@@ -145,7 +145,7 @@ class Exchanges:
 
     def begin(self, request: bytes, timeout_s: float | None, *, stamped: bool = False) -> HttpCall:
         """Sends a request without waiting; see ``Flights``. Raises SessionError if the object is closed."""
-        return (self.flights or self._take_off()).begin(request, timeout_s, stamped=stamped)
+        return (self._flights or self._take_off()).begin(request, timeout_s, stamped=stamped)
 
     def hold(self) -> Callable[[], object]:
         """Starts the thread for the calls of ``begin``; returns a function that ends it."""
@@ -168,12 +168,12 @@ class Exchanges:
     def _take_off(self) -> Flights:
         with self._lock:
             self._check_open()
-            self.flights = self.flights or Flights(self._endpoint)
-            return self.flights
+            self._flights = self._flights or Flights(self._endpoint)
+            return self._flights
 
     def _land(self) -> None:
         with self._lock:
-            flights, self.flights = self.flights, None
+            flights, self._flights = self._flights, None
         if flights is not None:
             flights.close()
 
@@ -289,7 +289,7 @@ class _Connection:
                 continue
             self._wants = select.EPOLLIN if self._is_made else _BOTH
             self.flights.open[self.number] = self
-            with suppress(ValueError):  # closed
+            with suppress(OSError, ValueError):  # the connection or the flights are closed
                 self.flights.ready.register(self.number, self._wants)
             if self.flights.is_over:
                 self.lose()
@@ -512,7 +512,7 @@ class Flights:
         finally:
             self.is_over = True
             for connection in list(self.open.values()):
-                connection.lose()
+                connection.fail(lost())
             self._work()
 
     def _work(self) -> None:
