@@ -30,9 +30,9 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @contextmanager
-def listening(serve: Serve, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> Iterator[int]:
+def listening(serve: Serve, tls: ssl.SSLContext | None = None) -> Iterator[int]:
     """The port of a server that calls ``serve`` for each connection, in a thread of its own."""
-    with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as server:
+    with socket.create_server(("127.0.0.1", 0)) as server:
 
         def accept() -> None:
             with suppress(OSError):
@@ -63,8 +63,8 @@ def read(connection: socket.socket) -> bytes:
         data += more
     head, _, body = data.partition(b"\r\n\r\n")
     size = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
-    while len(body) < size:
-        body += connection.recv(65536)
+    while len(body) < size and (more := connection.recv(65536)):
+        body += more
     return body
 
 
