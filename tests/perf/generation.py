@@ -6,10 +6,12 @@ commands (``python -m venv peer && peer/bin/pip install guidellm==0.8.1``; ``aip
 ``INFEROMETER_GENERATION_SERVERS`` names servers of this folder as ``NAME=MODEL@URL,…``:
 ``vLLM=tiny@http://127.0.0.1:8000``, ``transformers=/models/tiny@http://localhost:8001`` (``transformers
 serve``), ``llama.cpp=tiny.gguf@http://127.0.0.1:8002``. The known server needs none. All send the same
-constant rate of prompts of as many tokens, greedily, and ask for all tokens, which transformers refuses;
-there, guidellm sends prompts of a file, because it asks for all tokens of those that it makes.
+constant rate of prompts of as many tokens, greedily, and ask for all tokens, which transformers refuses.
+There, all send prompts of a file: transformers holds back the text of an answer up to the end of a word, so
+that TPOT may depend on the prompts, and guidellm asks for all tokens of the prompts that it makes.
 
-Every run has prompts of its own: a server has those of an earlier run in its cache (llama.cpp, vLLM).
+Every run has prompts of its own: a server has those of an earlier run in its cache (llama.cpp, vLLM). Start
+llama.cpp with ``--cache-ram 0``: it becomes slower run by run with the prompts that it keeps.
 
 The lag of the known server is how much later each request came than the schedule that begins with the most
 punctual one; of real servers, only our own is known, as we stored it. ``bare`` is how late a thread that does
@@ -208,10 +210,21 @@ def _called(command: Sequence[str], environment: Mapping[str, str], allowed: Seq
     return done.stdout
 
 
-def _ours(at: Server, rate: int, seconds: int, _: Path) -> Sequence[str]:
+def _prompts(rate: int, seconds: int, name: str, folder: Path) -> Path:
+    """Returns a file with the prompts of a run, each an object with one entry."""
+    words, path = np.random.default_rng(next(_SEEDS)), folder / "prompts.jsonl"
+    texts = [" ".join(words.choice(_WORDS, _PROMPT - _TEMPLATE)) for _ in range(rate * seconds)]
+    path.write_text("\n".join(json.dumps({name: each}) for each in texts), encoding="utf-8")
+    return path
+
+
+def _ours(at: Server, rate: int, seconds: int, folder: Path) -> Sequence[str]:
     load = [f"--rate={rate}", "--arrival=constant", f"--duration={seconds}", "--warmup=1"]
-    lengths = [f"--prompt_tokens={_PROMPT}", f"--output_tokens={_OUTPUT}"]
-    lengths += [f"--seed={next(_SEEDS)}", *["--ignore_eos"] * at.ignores_eos]
+    lengths = [f"--output_tokens={_OUTPUT}", f"--seed={next(_SEEDS)}"]
+    if at.ignores_eos:
+        lengths += [f"--prompt_tokens={_PROMPT}", "--ignore_eos"]
+    else:
+        lengths += [f"--prompts={_prompts(rate, seconds, 'prompt', folder)}"]
     server = [f"--agent=openai+{at.url}", f"--model_name={at.model}"]
     return [*_AGENT, "measure", "generation", *server, *load, *lengths]
 
@@ -228,10 +241,8 @@ def _guidellm(command: str, model: str, at: Server, rate: int, seconds: int, fol
     lengths = f"prompt_tokens={_PROMPT - _TEMPLATE},output_tokens={_OUTPUT}"
     backend, data = "extras.body.temperature=0", f"kind=synthetic_text,{lengths}"
     if not at.ignores_eos:
-        words, path = np.random.default_rng(next(_SEEDS)), folder / "prompts.jsonl"
-        lines = [" ".join(words.choice(_WORDS, _PROMPT - _TEMPLATE)) for _ in range(rate * seconds)]
-        path.write_text("\n".join(json.dumps({"prompt": each}) for each in lines), encoding="utf-8")
-        backend, data = f"{backend},max_tokens={_OUTPUT}", f"kind=json_file,path={path}"
+        data = f"kind=json_file,path={_prompts(rate, seconds, 'prompt', folder)}"
+        backend = f"{backend},max_tokens={_OUTPUT}"
     options = {
         "--backend": f"kind=openai_http,target={at.url},model={at.model},{backend}",
         "--tokenizer": f"kind=hf_auto,model={model}",
@@ -254,9 +265,13 @@ def _guidellm_figures(folder: Path) -> tuple[float, float]:
 
 def _aiperf(command: str, model: str, at: Server, rate: int, seconds: int, folder: Path) -> Sequence[str]:
     load = [f"--request-rate={rate}", "--arrival-pattern=constant", f"--request-count={rate * seconds}"]
-    lengths = [f"--isl={_PROMPT - _TEMPLATE}", f"--osl={_OUTPUT}", "--extra-inputs=temperature:0"]
-    lengths += ["--extra-inputs=ignore_eos:true"] if at.ignores_eos else []
-    lengths += [f"--random-seed={next(_SEEDS)}"]
+    lengths = [f"--osl={_OUTPUT}", "--extra-inputs=temperature:0", f"--random-seed={next(_SEEDS)}"]
+    if at.ignores_eos:
+        lengths += [f"--isl={_PROMPT - _TEMPLATE}", "--extra-inputs=ignore_eos:true"]
+    else:
+        path = _prompts(rate, seconds, "text", folder)
+        lengths += [f"--input-file={path}", "--custom-dataset-type=single_turn"]
+        lengths += [f"--extra-inputs=max_tokens:{_OUTPUT}"]
     server = [f"--model={at.model}", f"--url={at.url}", "--endpoint-type=chat", "--streaming"]
     quiet = ["--ui=none", "--no-gpu-telemetry", "--no-server-metrics", f"--output-artifact-dir={folder}"]
     tokens = [f"--tokenizer={Path(model).resolve()}", "--use-server-token-count"]
