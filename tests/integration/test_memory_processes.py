@@ -156,7 +156,7 @@ def test_known_sizes_are_found_and_the_largest_batch_is_estimated_and_tried() ->
 
 
 def test_the_peak_of_a_batch_leaves_out_the_drawing_of_its_inputs() -> None:
-    """All 64 images are drawn, and one is left of them; of the batch, little fits into freed memory."""
+    """All 64 images are drawn, and one is left of them; the batch itself takes more than freed memory has."""
     images = describe("ResNet18", "1.0", "PyTorch", "2.13.0", CPU, 224)
     known = Known(each_mib=16, fails=_no_failure, system=images)
 
@@ -165,7 +165,7 @@ def test_the_peak_of_a_batch_leaves_out_the_drawing_of_its_inputs() -> None:
     [row] = MemoryReport().rows([found])
     [drawn] = synthetic_arrays(images.manifest.tensors, 0).values()
     assert drawn.nbytes > 30 * MIB
-    assert 0.98 * 16 <= cast("float", row["batch_mib"]) <= 20
+    assert 15.9 <= cast("float", row["batch_mib"]) <= 20
 
 
 def test_the_memory_of_threads_is_that_of_their_process() -> None:

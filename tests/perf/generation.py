@@ -6,9 +6,7 @@ commands (``python -m venv peer && peer/bin/pip install guidellm==0.8.1``; ``aip
 ``INFEROMETER_GENERATION_SERVERS`` names servers of this folder as ``NAME=MODEL@URL,…``:
 ``vLLM=tiny@http://127.0.0.1:8000``, ``transformers=/models/tiny@http://localhost:8001`` (``transformers
 serve``), ``llama.cpp=tiny.gguf@http://127.0.0.1:8002``. The known server needs none. All send the same
-constant rate of prompts of as many tokens, greedily, and ask for all tokens, which transformers refuses.
-There, all send prompts of a file: transformers holds back the text of an answer up to the end of a word, so
-that TPOT may depend on the prompts, and guidellm asks for all tokens of the prompts that it makes.
+constant rate of prompts of the same words, greedily, and ask for all tokens, which transformers refuses.
 
 Every run has prompts of its own: a server has those of an earlier run in its cache (llama.cpp, vLLM). Start
 llama.cpp with ``--cache-ram 0``: it becomes slower run by run with the prompts that it keeps.
@@ -52,8 +50,8 @@ ROUNDS, LEAST_S, SHORT_S, LONG_S, REQUESTS = 3, 8, 1, 40, 120
 RATES = (5, 20, 50)
 TRANSFORMERS, TRANSFORMERS_RATES = "transformers", (2, 3)
 """``transformers serve`` answers one request at a time, and knows no ``ignore_eos``."""
-_PROMPT, _OUTPUT, _TEMPLATE = 64, 16, 10
-"""Tokens; the last, of the template of the tests' models, are in our lengths and not in the peers'."""
+_PROMPT, _OUTPUT = 54, 16
+"""Tokens, without those of the template of chats."""
 _WORDS = ("the", "of", "and", "to", "in", "is", "was", "for", "on", "that")  # of one token each
 _AGENT = [sys.executable, "-c", "from inferometer.client.cli.main import main; main()"]
 _HOME = {"AGENT_DATA_DIR": "{}", "XDG_CONFIG_HOME": "{}"}
@@ -213,18 +211,15 @@ def _called(command: Sequence[str], environment: Mapping[str, str], allowed: Seq
 def _prompts(rate: int, seconds: int, name: str, folder: Path) -> Path:
     """Returns a file with the prompts of a run, each an object with one entry."""
     words, path = np.random.default_rng(next(_SEEDS)), folder / "prompts.jsonl"
-    texts = [" ".join(words.choice(_WORDS, _PROMPT - _TEMPLATE)) for _ in range(rate * seconds)]
+    texts = [" ".join(words.choice(_WORDS, _PROMPT)) for _ in range(rate * seconds)]
     path.write_text("\n".join(json.dumps({name: each}) for each in texts), encoding="utf-8")
     return path
 
 
 def _ours(at: Server, rate: int, seconds: int, folder: Path) -> Sequence[str]:
     load = [f"--rate={rate}", "--arrival=constant", f"--duration={seconds}", "--warmup=1"]
-    lengths = [f"--output_tokens={_OUTPUT}", f"--seed={next(_SEEDS)}"]
-    if at.ignores_eos:
-        lengths += [f"--prompt_tokens={_PROMPT}", "--ignore_eos"]
-    else:
-        lengths += [f"--prompts={_prompts(rate, seconds, 'prompt', folder)}"]
+    lengths = [f"--output_tokens={_OUTPUT}", *["--ignore_eos"] * at.ignores_eos]
+    lengths += [f"--prompts={_prompts(rate, seconds, 'prompt', folder)}"]
     server = [f"--agent=openai+{at.url}", f"--model_name={at.model}"]
     return [*_AGENT, "measure", "generation", *server, *load, *lengths]
 
@@ -238,15 +233,13 @@ def _our_figures(folder: Path) -> tuple[float, float, float]:
 
 
 def _guidellm(command: str, model: str, at: Server, rate: int, seconds: int, folder: Path) -> Sequence[str]:
-    lengths = f"prompt_tokens={_PROMPT - _TEMPLATE},output_tokens={_OUTPUT}"
-    backend, data = "extras.body.temperature=0", f"kind=synthetic_text,{lengths}"
-    if not at.ignores_eos:
-        data = f"kind=json_file,path={_prompts(rate, seconds, 'prompt', folder)}"
-        backend = f"{backend},max_tokens={_OUTPUT}"
+    backend = f"extras.body.temperature=0,max_tokens={_OUTPUT}"
+    if at.ignores_eos:
+        backend += ",extras.body.ignore_eos=true"
     options = {
         "--backend": f"kind=openai_http,target={at.url},model={at.model},{backend}",
         "--tokenizer": f"kind=hf_auto,model={model}",
-        "--data": data,
+        "--data": f"kind=json_file,path={_prompts(rate, seconds, 'prompt', folder)}",
         "--seed": f"kind=static,value={next(_SEEDS)}",
         "--profile": f"kind=constant,rate={rate}",
         "--constraint": f"kind=max_duration,seconds={seconds}",
@@ -265,13 +258,12 @@ def _guidellm_figures(folder: Path) -> tuple[float, float]:
 
 def _aiperf(command: str, model: str, at: Server, rate: int, seconds: int, folder: Path) -> Sequence[str]:
     load = [f"--request-rate={rate}", "--arrival-pattern=constant", f"--request-count={rate * seconds}"]
-    lengths = [f"--osl={_OUTPUT}", "--extra-inputs=temperature:0", f"--random-seed={next(_SEEDS)}"]
-    if at.ignores_eos:
-        lengths += [f"--isl={_PROMPT - _TEMPLATE}", "--extra-inputs=ignore_eos:true"]
-    else:
-        path = _prompts(rate, seconds, "text", folder)
-        lengths += [f"--input-file={path}", "--custom-dataset-type=single_turn"]
-        lengths += [f"--extra-inputs=max_tokens:{_OUTPUT}"]
+    lengths = [f"--osl={_OUTPUT}", "--extra-inputs=temperature:0", f"--extra-inputs=max_tokens:{_OUTPUT}"]
+    lengths += ["--extra-inputs=ignore_eos:true"] * at.ignores_eos
+    lengths += [
+        f"--input-file={_prompts(rate, seconds, 'text', folder)}",
+        "--custom-dataset-type=single_turn",
+    ]
     server = [f"--model={at.model}", f"--url={at.url}", "--endpoint-type=chat", "--streaming"]
     quiet = ["--ui=none", "--no-gpu-telemetry", "--no-server-metrics", f"--output-artifact-dir={folder}"]
     tokens = [f"--tokenizer={Path(model).resolve()}", "--use-server-token-count"]
