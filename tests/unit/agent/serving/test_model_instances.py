@@ -176,18 +176,16 @@ def test_an_instance_that_waits_for_a_hanging_stream_takes_no_further_request(ma
 
 def test_a_batch_that_fails_leaves_the_other_instances_alone(make):
     fleet = make(2)
-    fleet.sessions[1].hold()
-    good = bad = None
-    for _ in range(20):  # until the held instance has a request
-        good = Caller(fleet.model, 1)
-        wait_for(lambda good=good: fleet.sessions[1].batches or not good.is_alive())
-        if fleet.sessions[1].batches:
-            break
+    fleet.hold()
+    callers = [Caller(fleet.model, 1) for _ in range(2)]
+    wait_for(lambda: all(each.batches for each in fleet.sessions))
+    fleet.sessions[0].go.set()  # the other one goes on with its request
     bad = Caller(fleet.model, 66).done()
     assert isinstance(bad.error, ZeroDivisionError)
     assert Caller(fleet.model, 5).numbers == [10]
+    assert sum(caller.is_alive() for caller in callers) == 1
     fleet.go()
-    assert good.numbers == [2]
+    assert [caller.numbers for caller in callers] == [[2], [2]]
 
 
 @pytest.mark.parametrize("attempts", [1, 2])
