@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -168,10 +170,17 @@ def read_steps(process: Process, steps: int) -> None:
 
 
 def test_a_rank_that_is_killed_ends_the_scheduler_and_then_the_other_rank(start, tmp_path):
+    """A pause of all, as of a suspended job, ends none of them."""
     run = {"name": "plain", "sizes": [8, 8], "steps": 0, "communication": "dist_sync"}
-    scheduler, _, *ranks = start(tmp_path, run, PS_HEARTBEAT_TIMEOUT="12")
+    started = start(tmp_path, run, PS_HEARTBEAT_TIMEOUT="6")
+    scheduler, _, *ranks = started
     for process in ranks:
         read_steps(process, 5)
+    for sent in (signal.SIGSTOP, signal.SIGCONT):
+        for process in started:
+            process.send_signal(sent)
+        time.sleep(9)
+    assert [process.poll() for process in started] == [None] * 4
 
     ranks[1].kill()
     _, complained = scheduler.communicate(timeout=DEADLINE_S)

@@ -63,14 +63,13 @@ def kvstore_of(name: str, rank: Rank, contexts: Sequence[Any]) -> str:
         )
     if name == "nccl" and not on_gpus:
         raise ConfigurationError("communication is nccl, which is for GPUs; on CPUs use local")
-    if name == "nccl" and not mxnet.runtime.Features().is_enabled("NCCL"):
-        raise ConfigurationError("communication is nccl, which this build of MXNet lacks; use device")
     distributed = name.startswith("dist")
     if rank.count > 1 and not distributed:
         raise ConfigurationError(
             f"communication is {name}, which is for one process, but there are {rank.count}; use dist_sync"
         )
-    if distributed and not mxnet.runtime.Features().is_enabled("DIST_KVSTORE"):
+    feature = "NCCL" if name == "nccl" else "DIST_KVSTORE" if distributed else ""
+    if feature and not mxnet.runtime.Features().is_enabled(feature):
         raise ConfigurationError(f"communication is {name}, which this build of MXNet lacks; use device")
     if distributed and not rank.address:
         raise ConfigurationError(
@@ -142,20 +141,23 @@ def _end_with_the_first_lost(store: Any) -> None:
         for group, name in ((_RANKS, "rank"), (_SERVERS, "server")):
             if count := lost_processes(store, group):
                 sys.stderr.write(f"the kvstore lost contact with {count} {name}{'s' * (count > 1)}\n")
-                sys.stderr.flush()
                 os._exit(1)  # the main thread waits inside MXNet
 
 
-def lost_processes(store: Any, group: int) -> int:
+def lost_processes(store: Any, group: int, *, again: bool = False) -> int:
     """Returns how many processes in a group sent no heartbeat for ``PS_HEARTBEAT_TIMEOUT`` s (default: 10).
 
-    The scheduler tracks ranks and servers; ranks and servers track only the scheduler.
+    The scheduler tracks ranks and servers; ranks and servers track only the scheduler. All seem lost after a
+    pause of the job or the machine, so it looks ``again`` when the next heartbeat is due.
     """
     count, seconds = ctypes.c_int(), int(os.environ.get("PS_HEARTBEAT_TIMEOUT") or _LOST_S)
     mxnet.base.check_call(
         mxnet.base._LIB.MXKVStoreGetNumDeadNode(store.handle, group, ctypes.byref(count), seconds)
     )
-    return count.value
+    if again or not count.value:
+        return count.value
+    time.sleep(_HEARTBEAT_S + 1)
+    return lost_processes(store, group, again=True)
 
 
 class GradientExchange:
@@ -254,13 +256,11 @@ class GradientExchange:
 
     def leave(self, *, failed: bool) -> None:
         """Leaves the kvstore; unless something failed, the ranks first wait for each other."""
-        store, self._store = self._store, None
-        if store is None or not self._distributed or self._lost:
+        stores, self._store = [self._store], None
+        if stores[0] is None or not self._distributed or self._lost:
             return
         if failed:
-            mxnet.base.check_call(mxnet.base._LIB.MXKVStoreSetBarrierBeforeExit(store.handle, 0))
-        stores = [store]
-        del store
+            mxnet.base.check_call(mxnet.base._LIB.MXKVStoreSetBarrierBeforeExit(stores[0].handle, 0))
         freeing = threading.Thread(target=stores.clear, daemon=True)
         freeing.start()
         freeing.join(self._rank.timeout_s)
