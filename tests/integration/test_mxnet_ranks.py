@@ -170,16 +170,17 @@ def read_steps(process: Process, steps: int) -> None:
 
 
 def test_a_rank_that_is_killed_ends_the_scheduler_and_then_the_other_rank(start, tmp_path):
-    """A pause of all, as of a suspended job, ends none of them."""
+    """A pause of all, as of a suspended job, ends none of them, even if it is longer than all timeouts."""
     run = {"name": "plain", "sizes": [8, 8], "steps": 0, "communication": "dist_sync"}
-    started = start(tmp_path, run, PS_HEARTBEAT_TIMEOUT="6")
+    started = start(tmp_path, run, timeout_s=20, PS_HEARTBEAT_TIMEOUT="6")
     scheduler, _, *ranks = started
     for process in ranks:
         read_steps(process, 5)
-    for sent in (signal.SIGSTOP, signal.SIGCONT):
-        for process in started:
+    for sent, processes, seconds in ((signal.SIGSTOP, started, 21), (signal.SIGCONT, started[::-1], 7)):
+        for process in processes:  # the ranks wait for the server in both cases
             process.send_signal(sent)
-        time.sleep(9)
+            time.sleep(0.2)
+        time.sleep(seconds)
     assert [process.poll() for process in started] == [None] * 4
 
     ranks[1].kill()

@@ -318,10 +318,10 @@ class GradientExchange:
             except Exception as error:  # noqa: BLE001 - raised again below
                 answer.set_exception(error)
 
-        until_s = time.monotonic() + self._rank.timeout_s
+        left_s = self._rank.timeout_s  # a pause of the job counts as one interval
         threading.Thread(target=run, daemon=True).start()
-        while not futures.wait([answer], min(_HEARTBEAT_S, max(0.0, until_s - time.monotonic()))).done:
-            if time.monotonic() >= until_s:
+        while not futures.wait([answer], min(_HEARTBEAT_S, left_s)).done:
+            if (left_s := left_s - _HEARTBEAT_S) <= 0:
                 raise self._abandoned(
                     f"the other ranks and the servers did not answer within {self._rank.timeout_s:g} s"
                 )
