@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
+from functools import partial
 
 import grpc
 import pytest
@@ -137,7 +138,8 @@ def test_request_that_is_on_its_way_when_the_agent_stops_is_answered(stopping, m
     agent, stop, _ = stopping
     with connect(agent.http_url) as connection:
         connection.sendall(REQUEST[:20])
-        wait_for(lambda: any(not each._is_received for each in agent._http._server.connections))
+        connections = partial(getattr, agent._http._server, "connections")
+        wait_for(lambda: any(not getattr(each, "_is_received", True) for each in connections()))
         stopped = stop(20.0)
         (manifest_folder / "go").touch()
         wait_for(lambda: closed(agent.http_url))
@@ -145,6 +147,26 @@ def test_request_that_is_on_its_way_when_the_agent_stops_is_answered(stopping, m
         found = received(connection)
     assert (found[:12], b"connection: close" in found) == (b"HTTP/1.1 503", True)
     assert stopped.result(30)
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_connection_that_is_accepted_before_the_agent_stops_listening_is_answered(start_agent, turns):
+    agent = start_agent(http_port=0)
+
+    async def connect_and_stop():
+        connection = connect(agent.http_url)
+        connection.sendall(REQUEST)
+        for _ in range(turns):  # the event loop sees the connection in the second one
+            await asyncio.sleep(0)
+        await agent._http._server.stop_listening()
+        return connection
+
+    with agent._server.begin(connect_and_stop()).result(30) as connection:
+        try:
+            found = connection.recv(65536)
+        except ConnectionResetError:
+            found = b""
+    assert found.startswith(b"HTTP/1.1 200") == (turns >= 2)
 
 
 LARGE = images(12, side=512)

@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError  # another class in Python 3.10
+from contextlib import suppress
 from typing import Any, cast
 
 import uvicorn
@@ -225,7 +226,6 @@ class HttpServer:
         if self._is_serving:
             self._server.config.timeout_graceful_shutdown = max(1, math.ceil(grace_s))
             self._begin(self._server.stop_listening())
-            self._server.should_exit = True
 
     @property
     def _is_serving(self) -> bool:
@@ -233,14 +233,10 @@ class HttpServer:
 
     def wait(self, timeout_s: float) -> bool:
         """Waits until the server has stopped; returns whether it has."""
-        try:
+        with suppress(FutureTimeoutError, CancelledError):  # the latter by the end of its event loop
             if self._serving is not None:
                 self._serving.result(timeout_s)
-        except FutureTimeoutError:
-            return False
-        except CancelledError:  # by the end of its event loop
-            return True
-        return True
+        return not self._is_serving
 
     def close(self) -> None:
         """Frees the port; further calls have no effect."""
@@ -265,5 +261,9 @@ class _Server(CheckingServer):
             connection.announce_end()
 
     async def stop_listening(self) -> None:
+        for each in [each for listener in self.servers for each in listener.sockets]:
+            asyncio.get_running_loop().remove_reader(each)
+        await asyncio.sleep(0)  # asyncio drops a connection that is accepted but not yet set up
         for listener in self.servers:
             listener.close()
+        self.should_exit = True

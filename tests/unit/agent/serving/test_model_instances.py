@@ -183,7 +183,7 @@ def test_a_batch_that_fails_leaves_the_other_instances_alone(make):
     bad = Caller(fleet.model, 66).done()
     assert isinstance(bad.error, ZeroDivisionError)
     assert Caller(fleet.model, 5).numbers == [10]
-    assert sum(caller.is_alive() for caller in callers) == 1
+    wait_for(lambda: sum(caller.is_alive() for caller in callers) == 1)
     fleet.go()
     assert [caller.numbers for caller in callers] == [[2], [2]]
 
