@@ -7,7 +7,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
-from functools import partial
 
 import grpc
 import pytest
@@ -138,8 +137,8 @@ def test_request_that_is_on_its_way_when_the_agent_stops_is_answered(stopping, m
     agent, stop, _ = stopping
     with connect(agent.http_url) as connection:
         connection.sendall(REQUEST[:20])
-        connections = partial(getattr, agent._http._server, "connections")
-        wait_for(lambda: any(not getattr(each, "_is_received", True) for each in connections()))
+        server = agent._http._server
+        wait_for(lambda: any(not getattr(each, "_is_received", True) for each in server.connections))
         stopped = stop(20.0)
         (manifest_folder / "go").touch()
         wait_for(lambda: closed(agent.http_url))
@@ -156,7 +155,7 @@ def test_connection_that_is_accepted_before_the_agent_stops_listening_is_answere
     async def connect_and_stop():
         connection = connect(agent.http_url)
         connection.sendall(REQUEST)
-        for _ in range(turns):  # the event loop sees the connection in the second one
+        for _ in range(turns):  # in the second one, the event loop accepts the connection
             await asyncio.sleep(0)
         await agent._http._server.stop_listening()
         return connection

@@ -231,12 +231,11 @@ class HttpServer:
     def _is_serving(self) -> bool:
         return self._serving is not None and not self._serving.done()
 
-    def wait(self, timeout_s: float) -> bool:
-        """Waits until the server has stopped; returns whether it has."""
+    def wait(self, timeout_s: float) -> None:
+        """Waits up to ``timeout_s`` seconds until the server has stopped."""
         with suppress(FutureTimeoutError, CancelledError):  # the latter by the end of its event loop
             if self._serving is not None:
                 self._serving.result(timeout_s)
-        return not self._is_serving
 
     def close(self) -> None:
         """Frees the port; further calls have no effect."""
@@ -261,9 +260,10 @@ class _Server(CheckingServer):
             connection.announce_end()
 
     async def stop_listening(self) -> None:
-        for each in [each for listener in self.servers for each in listener.sockets]:
-            asyncio.get_running_loop().remove_reader(each)
-        await asyncio.sleep(0)  # asyncio drops a connection that is accepted but not yet set up
+        for listener in self.servers:
+            for each in listener.sockets:
+                asyncio.get_running_loop().remove_reader(each)
+        await asyncio.sleep(0)  # in which accepted connections are set up; asyncio would drop them
         for listener in self.servers:
             listener.close()
         self.should_exit = True
